@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
+from berth_api.objects.visibility import CardInstance, InstancePlacement
 from tests.page import browsing, views
 from tests.page.browsing import Window
 from tests.page.dashboard import Dashboard
@@ -151,3 +152,29 @@ def test_health_says_which_faults_were_looked_for_and_not_found(window: Window) 
     assert found
     assert said == {check: "found" if check in found else "not found" for check in said}
     assert found <= set(said)
+
+
+def test_an_instance_is_drawn_where_its_placement_is(window: Window, stand_in: StandIn, changed_scene: Scene) -> None:
+    holder = next(pod for pod in changed_scene.holders.values() if len(pod["devices"]) == 1)
+    [part] = holder["devices"]
+    card = next(one for one in changed_scene.fleet[holder["node"]]["devices"] if one["id"] == part["id"])
+    placement: InstancePlacement = {"start": 4, "size": 4, "of": 8}
+    part |= {"amounts": {"nvidia.com/mig-3g.40gb": 1}, "placement": placement}
+    made: CardInstance = {"profile": "3g.40gb", "minor": card["minor"], "free": False, "placement": placement}
+    card |= {"mig": [made], "held": 43}
+    stand_in.rows["holders"].replace(changed_scene.holders.values())
+    stand_in.rows["fleet"].replace(changed_scene.fleet.values())
+    window.open(f"/?node={holder['node']}")
+    row = f"[...document.querySelectorAll('.card-table tbody tr')][{card['minor']}]"
+    window.wait(f"{row}?.querySelector('td span[title]')?.title === argument", "3g.40gb: memory slices 4 to 7 of 8")
+    # At a fourth of the card's height, and at three fourths.
+    shades = window.page.evaluate(
+        f"""() => {{
+            const canvas = {row}.querySelector("canvas");
+            const pixel = (part) => [canvas.width / 2, canvas.height * part, 1, 1];
+            const shade = (part) => String(canvas.getContext("2d").getImageData(...pixel(part)).data);
+            return [shade(0.25), shade(0.75)];
+        }}"""
+    )
+    assert len({*shades}) == 2
+    assert "in 1 instance" in window.page.evaluate(f"{row}.innerText")

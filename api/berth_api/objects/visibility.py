@@ -28,12 +28,23 @@ class ObjectMeta(TypedDict):
 # --- fleet ------------------------------------------------------------------------------------------------------
 
 
+class InstancePlacement(TypedDict):
+    """Where on its card a MIG instance is that is made for a ResourceClaim."""
+
+    start: Annotated[int, "The first of its memory slices; the card's first is 0."]
+    size: Annotated[int, "Number of its memory slices."]
+    of: Annotated[int, "Number of memory slices of the card."]
+
+
 class CardInstance(TypedDict):
     """A MIG instance."""
 
     profile: Annotated[str, "Its profile."]
     minor: Annotated[int, "The card."]
     free: Annotated[bool, "Whether it can be allocated."]
+    placement: NotRequired[
+        Annotated[InstancePlacement, "Of an instance that is made for a ResourceClaim; absent if it is not known."]
+    ]
 
 
 class Metrics(TypedDict, total=False):
@@ -62,7 +73,7 @@ class Card(TypedDict):
     unheld: NotRequired[Annotated[int, "Number of pods that use it and do not hold it; absent if it is 0."]]
     numaNode: Annotated[int, "-1 if it is not known."]
     pcie: Annotated[str, "The PCIe switch; empty if it is not known."]
-    mig: Annotated[list[CardInstance], "MIG instances."]
+    mig: Annotated[list[CardInstance], "MIG instances: all that the Device lists, and all that ResourceClaims have."]
     links: Annotated[dict[str, str], "Id of another card -> kind of link."]
     metrics: NotRequired[Annotated[Metrics, "What was measured; absent if it is not known or too old."]]
 
@@ -109,6 +120,9 @@ class HeldPart(TypedDict):
     id: Annotated[str, "The device, instance or replica."]
     model: Annotated[str, "Model of the card."]
     amounts: Amounts
+    placement: NotRequired[
+        Annotated[InstancePlacement, "Of an instance that is made for a ResourceClaim; absent if it is not known."]
+    ]
     card: NotRequired[
         Annotated[dict[str, int], "Of an instance or replica: what its card has of instances, by profile, or replicas."]
     ]

@@ -12,6 +12,7 @@ from berth_api.objects.visibility import Card, CardInstance, FleetNode, Metrics
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import sized_cache
 from berth_operator.core.advice.card_amounts import offers
+from berth_operator.core.advice.claimed_parts import ClaimedPart, claimed_parts
 from berth_operator.core.decision.promise import is_promised
 from berth_operator.core.filters.devices import silence
 from berth_operator.core.fleet.arrays.column_cache import only
@@ -68,6 +69,7 @@ def fleet_row(
     for device in devices:
         if count := unheld.get(device["id"]):
             device["unheld"] = count
+    _add_claimed(fleet, name, devices)
     return {
         "metadata": {"name": name},
         "ready": bool(fleet.present[row] and fleet.ready[row]),
@@ -88,6 +90,25 @@ def fleet_row(
         "rack": labels.get(rack_key, ""),
         "isolation": labels.get(ISOLATION_KEY, ""),
     }
+
+
+def _add_claimed(fleet: Fleet, name: str, devices: Sequence[Card]) -> None:
+    """Show of which parts of a node's cards claims have shares and instances, in place of the whole cards."""
+    parts: dict[int, list[ClaimedPart]] = {}
+    for claim in fleet.claims.held_on(name):
+        for part in claimed_parts(fleet, name, claim):
+            parts.setdefault(part.grant.minor, []).append(part)
+    for device in devices if parts else ():
+        if device["type"] != GPU or not (of_card := parts.get(device["minor"])):
+            continue
+        for part in of_card:
+            if part.profile:
+                instance: CardInstance = {"profile": part.profile, "minor": device["minor"], "free": False}
+                if part.placement is not None:
+                    instance["placement"] = part.placement
+                device["mig"].append(instance)
+        used = [dict(part.grant.amounts) for part in of_card]
+        device["held"] = round(held.hundredths(used, device["total"]))
 
 
 def _of_type(cards: Cards, row: int) -> Iterator[str]:

@@ -8,6 +8,7 @@ import numpy as np
 from berth_api.allocation import Grant, held
 from berth_api.objects.visibility import Exceeding, HeldPart, HoldingPod
 from berth_api.values import keys
+from berth_operator.core.advice.claimed_parts import claimed_parts
 from berth_operator.core.decision.promise import is_promised
 from berth_operator.core.fleet.dra.store import claim_uid
 from berth_operator.core.fleet.fleet import Fleet
@@ -26,8 +27,15 @@ def claimed_grants(fleet: Fleet, charge: Charge) -> tuple[Grant, ...]:
     """Return what the ResourceClaims of a pod hold on its node, except for what is charged to the pod itself."""
     if not is_pod(charge):
         return ()
-    uids = (claim_uid(charge.node, claim.uid) for claim in fleet.claims.of_pod(charge.uid))
-    return tuple(grant for uid in uids if uid in fleet.charges for grant in fleet.charges[uid].grants)
+    grants: list[Grant] = []
+    for claim in fleet.claims.of_pod(charge.uid):
+        if (of_claim := fleet.charges.get(claim_uid(charge.node, claim.uid))) is None:
+            continue
+        parts = [part.grant for part in claimed_parts(fleet, charge.node, claim)]
+        divided = {(part.type, part.minor) for part in parts}
+        grants += [grant for grant in of_claim.grants if (grant.type, grant.minor) not in divided]
+        grants += parts
+    return tuple(grants)
 
 
 def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = (), *, drifted: bool) -> HoldingPod:
@@ -37,6 +45,12 @@ def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = ()
     """
     shown, (namespace, name) = shown_minors(charge.grants), keys.split(charge.pod)
     row, devices = fleet.rows[charge.node], []
+    placements = {
+        part.grant.id: part.placement
+        for claim in fleet.claims.of_pod(charge.uid)
+        for part in claimed_parts(fleet, charge.node, claim)
+        if part.placement is not None
+    }
     for grant in charge.grants:
         part: HeldPart = {
             "type": grant.type,
@@ -45,6 +59,8 @@ def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = ()
             "model": "",
             "amounts": dict(grant.amounts),
         }
+        if grant.id in placements:
+            part["placement"] = placements[grant.id]
         cards = fleet.cards[grant.type]
         slots = np.flatnonzero((cards.minor[row] == grant.minor) & cards.present[row]) if is_listed(grant) else ()
         for slot in slots:

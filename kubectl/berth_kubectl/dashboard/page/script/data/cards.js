@@ -18,6 +18,22 @@ export function slicesOf(name) {
 }
 
 /**
+ * Return where the instances of a card are on it: `{instance, from, to}`, from 0 to 1. Those whose placement is not known
+ * are one after the other, each as tall as its slices.
+ */
+export function spansOf(instances) {
+  const all = instances.reduce((sum, { profile }) => sum + (slicesOf(profile) || 1), 0);
+  let taken = 0;
+  return instances.map((instance) => {
+    const { placement } = instance;
+    if (placement) return { instance, from: placement.start / placement.of, to: (placement.start + placement.size) / placement.of };
+    const from = taken;
+    taken += slicesOf(instance.profile) || 1;
+    return { instance, from: from / all, to: taken / all };
+  });
+}
+
+/**
  * Return the share of a card that parts of it are together, 0 to 1, as `berth_api.allocation.held` does: of the
  * resource of which most is held. `total` is what the card has; of a GPU only instances or replicas are needed.
  */

@@ -3,7 +3,7 @@
 import { colours, NAMESPACE_COLOURS, namespaceColours, useStep } from "./colours.js";
 import { GLYPHS } from "./glyphs.js";
 import { isIdle } from "../data/fleet.js";
-import { slicesOf } from "../data/cards.js";
+import { spansOf } from "../data/cards.js";
 
 /** Cards in a row of the box of a node. */
 export const MAX_COLUMNS = 8;
@@ -169,31 +169,32 @@ function stripes(colour, step, scale) {
   return tile;
 }
 
-/** Draw the MIG instances of a card from above, each as tall as its slices. */
+/** Draw the MIG instances of a card from above: one whose placement is known there, others as tall as their slices. */
 function drawInstances(context, card, box, style) {
-  const slices = card.mig.map((instance) => slicesOf(instance.profile) || 1);
-  const all = slices.reduce((sum, each) => sum + each, 0);
   const paints = migPaints(card, style);
-  let y = box.y;
-  card.mig.forEach((instance, index) => {
-    const h = (slices[index] / all) * box.h;
-    if (!instance.free) paintBox(context, { x: box.x, y, w: box.w, h }, paints(instance.profile), style);
-    y += h;
-    if (index < card.mig.length - 1) {
-      context.fillStyle = style.theme.surface;
-      context.fillRect(box.x, Math.round(y) - 0.5, box.w, 1);
+  for (const { instance, from, to } of spansOf(card.mig)) {
+    const [top, bottom] = [box.y + from * box.h, box.y + to * box.h];
+    if (!instance.free) paintBox(context, { x: box.x, y: top, w: box.w, h: bottom - top }, paints(instance), style);
+    context.fillStyle = style.theme.surface;
+    for (const [y, isInside] of [[top, from > 0], [bottom, to < 1]]) {
+      if (isInside) context.fillRect(box.x, Math.round(y) - 0.5, box.w, 1);
     }
-  });
+  }
   context.fillStyle = style.theme.ink;
   context.fillRect(box.x, box.y, 2, box.h); // marks MIG also where nothing is held
 }
 
-/** Return a function that returns the paints of the held instances of a profile, one after the other. */
+/** Return a function that returns the paint of a held instance: by its placement, else of its profile one after the other. */
 function migPaints(card, style) {
   if (style.mode === "use") return () => usePaint(card, style.theme);
   if (style.mode === "health") return () => ({ colour: style.theme.held });
   const waiting = new Map();
+  const placed = new Map();
   for (const { holder, part } of style.partsOf(card)) {
+    if (part.placement) {
+      placed.set(part.placement.start, holder.namespace);
+      continue;
+    }
     for (const [resource, amount] of Object.entries(part.amounts)) {
       const profile = resource.replace(/^nvidia\.com\/mig-/, "").replaceAll("+", ".");
       const queue = waiting.get(profile) ?? [];
@@ -201,8 +202,8 @@ function migPaints(card, style) {
       waiting.set(profile, queue);
     }
   }
-  return (profile) => {
-    const namespace = waiting.get(profile.replaceAll("+", "."))?.shift();
+  return ({ profile, placement }) => {
+    const namespace = placement ? placed.get(placement.start) : waiting.get(profile.replaceAll("+", "."))?.shift();
     return namespace === undefined ? { colour: style.theme.held } : namespacePaint(namespace, style.theme);
   };
 }

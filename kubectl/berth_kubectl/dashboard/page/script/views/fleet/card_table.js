@@ -59,6 +59,8 @@ function Row({ node, card, mode }) {
 }
 
 function Held({ card }) {
+  const [placement] = card.mig.map((instance) => instance.placement).filter(Boolean);
+  if (placement) return html`<span title=${placedText(card.mig)}>${percent(card.held)} in ${counted(card.mig.length, "instance")}</span>`;
   if (card.mig.length) {
     const held = card.mig.filter((instance) => !instance.free).length;
     return html`<span title=${migText(card.mig)}>${held} of ${card.mig.length} MIG</span>`;
@@ -69,6 +71,14 @@ function Held({ card }) {
 
 function unheldText({ unheld }) {
   return `${counted(unheld, "pod")} ${unheld === 1 ? "uses it and does" : "use it and do"} not hold it: kubectl berth doctor`;
+}
+
+/** Return the instances of a card with their memory slices, the first slice first. */
+function placedText(instances) {
+  const placed = instances.filter(({ placement }) => placement).sort((a, b) => a.placement.start - b.placement.start);
+  return placed
+    .map(({ profile, placement: { start, size, of } }) => `${profile}: memory slices ${start} to ${start + size - 1} of ${of}`)
+    .join(", ");
 }
 
 function migText(instances) {

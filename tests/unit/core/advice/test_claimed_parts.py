@@ -1,0 +1,126 @@
+"""The rows of nodes and pods show the instances and shares that claims have, and where instances are."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from berth_agent.dra import partitions
+from berth_agent.dra.devices import ListedDevice
+from berth_api.allocation.device_ids import device_name
+from berth_api.names import DRA_DRIVER
+from berth_operator.core.advice.fleet_rows import fleet_row
+from berth_operator.core.advice.holders import claimed_grants, holder_row
+from berth_operator.core.dra.slices import PoolID
+from berth_operator.core.fleet.dra.store import OwnPools
+from tests.builders import GI, pod
+from tests.claims.own import reported
+from tests.nvml import mig_profiles
+from tests.resource_claims import allocated, listed, resource_slice
+from tests.unit.state.test_pods_with_claims import World
+
+Raw = dict[str, Any]
+CARD: Final = ListedDevice(
+    name=device_name("GPU-0"),
+    id="GPU-0",
+    card="GPU-0",
+    place="0000:01:00.0",
+    attributes={"type": {"string": "gpu"}, "uuid": {"string": "GPU-0"}},
+    memory="80Gi",
+)
+OWN: Final = OwnPools(drivers=frozenset({DRA_DRIVER}))
+
+
+def world_with(*slices: Raw) -> World:
+    world = World("node", own=OWN)
+    for slice_ in slices:
+        world.to.put_slice(slice_)
+    return world
+
+
+def opened_card() -> World:
+    """Return a node of which one card is open for instances, as the driver lists it."""
+    made = partitions.partitioned(CARD, reported(mig_profiles.H100_80), opened=True, keeps_counters=True)
+    assert made is not None
+    counters = resource_slice(name="counters", driver=DRA_DRIVER, count=2)
+    counters["spec"] |= {"devices": None, "sharedCounters": [made.counters]}
+    return world_with(resource_slice(*map(dict, made.devices), name="d", driver=DRA_DRIVER, count=2), counters)
+
+
+def placed(world: World, profile: str, start: int) -> str:
+    """Return the name of the device that is made at this placement."""
+    [name] = [
+        device.id.device
+        for slice_ in world.cluster.fleet.claims.in_pool(PoolID(DRA_DRIVER, "node"))
+        for device in slice_.devices
+        if device.attributes[f"{DRA_DRIVER}/type"].value == "mig"
+        and device.attributes[f"{DRA_DRIVER}/profile"].value == profile
+        and device.id.device.endswith(f"-{start}")
+    ]
+    return name
+
+
+def hold(world: World, name: str, *devices: str, **fields: Any) -> Raw:
+    """Bind a pod whose claim has these devices, and return the pod's row."""
+    world.to.put_claim(allocated(name, *devices, driver=DRA_DRIVER, pods=[f"uid-{name}"], **fields))
+    used = [{"name": name, "resourceClaimName": name}]
+    world.pods.apply("ADDED", pod(name, on="node", resourceClaims=used))
+    charge = world.cluster.fleet.charges[f"uid-{name}"]
+    grants = (*charge.grants, *claimed_grants(world.cluster.fleet, charge))
+    return dict(holder_row(world.cluster.fleet, replace(charge, grants=grants), drifted=False))
+
+
+def shown(world: World) -> Any:
+    return fleet_row(world.cluster.fleet, "node", {})["devices"]
+
+
+def test_an_instance_by_claim_is_shown_at_its_placement_and_its_pod_has_no_whole_card() -> None:
+    world = opened_card()
+    large, small = placed(world, "3g.40gb", 4), placed(world, "1g.10gb", 0)
+    [of_large] = hold(world, "a", large)["devices"]
+    [of_small] = hold(world, "b", small)["devices"]
+    assert (of_large["minor"], of_large["id"], of_large["amounts"]) == (0, large, {"nvidia.com/mig-3g.40gb": 1})
+    assert of_large["placement"] == {"start": 4, "size": 4, "of": 8}
+    assert of_small["placement"] == {"start": 0, "size": 1, "of": 8}
+    first, other = shown(world)
+    assert first["held"] == round(100 * 4 / 7)
+    assert sorted(first["mig"], key=lambda instance: str(instance["profile"])) == [
+        {"profile": "1g.10gb", "minor": 0, "free": False, "placement": {"start": 0, "size": 1, "of": 8}},
+        {"profile": "3g.40gb", "minor": 0, "free": False, "placement": {"start": 4, "size": 4, "of": 8}},
+    ]
+    assert (other["held"], other["mig"]) == (0, [])
+    assert not any(first["free"].values())  # nothing of it is given by name
+
+
+def test_the_largest_instance_is_an_instance_and_a_whole_card_is_none() -> None:
+    world = opened_card()
+    [part] = hold(world, "a", placed(world, "7g.80gb", 0))["devices"]
+    assert part["placement"] == {"start": 0, "size": 8, "of": 8}
+    world = opened_card()
+    [part] = hold(world, "a", CARD.name)["devices"]
+    assert ("placement" in part, part["amounts"]["gpu-core"]) == (False, 100)
+    assert [(card["held"], card["mig"]) for card in shown(world)] == [(100, []), (0, [])]
+
+
+@pytest.mark.parametrize(
+    ("consumed", "amounts", "held"),
+    [
+        ({"memory": "20Gi", "cores": "40"}, {"gpu-core": 40, "gpu-memory": 20 * GI, "gpu-memory-ratio": 25}, 40),
+        ({"memory": "1Mi", "cores": "0"}, {"gpu-memory": 2**20, "gpu-memory-ratio": 1}, 1),
+    ],
+)
+def test_a_share_by_claim_is_shown_with_its_amounts(consumed: Raw, amounts: Raw, held: int) -> None:
+    capacity = {"memory": {"value": "80Gi"}, "cores": {"value": "100"}}
+    card = listed(CARD.name, {f"{DRA_DRIVER}/uuid": "GPU-0"}, capacity=capacity, allowMultipleAllocations=True)
+    world = world_with(resource_slice(card, name="d", driver=DRA_DRIVER))
+    [part] = hold(world, "a", CARD.name, shareID="1", consumedCapacity=consumed)["devices"]
+    assert (part["minor"], part["amounts"]) == (0, amounts)
+    assert [card["held"] for card in shown(world)] == [held, 0]
+
+
+def test_instances_of_a_driver_whose_counters_do_not_say_where_they_are() -> None:
+    device = listed(f"{CARD.name}-part", {f"{DRA_DRIVER}/parentUUID": "GPU-0", f"{DRA_DRIVER}/profile": "1g.10gb"})
+    world = world_with(resource_slice(device, name="d", driver=DRA_DRIVER))
+    [part] = hold(world, "a", f"{CARD.name}-part")["devices"]
+    assert ("placement" in part, part["amounts"]) == (False, {"nvidia.com/mig-1g.10gb": 1})
+    assert shown(world)[0]["mig"] == [{"profile": "1g.10gb", "minor": 0, "free": False}]
