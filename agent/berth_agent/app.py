@@ -229,6 +229,7 @@ def _driver(
         by_claim=lambda: usage.admission.claimed,
         foreign=foreign,
         has_shares=choice.has_shares(settings),
+        has_partitions=choice.has_partitions(settings),
         on_demand=PartitionsOnDemand(
             partitions, client=client, node=settings.node_name, released=lambda: released(inventory)
         )
@@ -286,6 +287,8 @@ class Agent:
             exporter.claims = self._driver.metrics
             self._driver.on_change(self._use_changed)
             self._driver.on_partition(self._read_soon.set)
+            if usage:
+                usage.claimed_units = self._driver.units
             if plugin:
                 plugin.kept_for_claims = self._driver.withheld
                 plugin.refuse_claimed = self._driver.refuse_claimed

@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from berth_agent.conditions import Finding
-from berth_api.device import ClaimedDevice, DeviceSpec, ExceedingUse, ForeignUse, HeldByContainer, UnheldUse
+from berth_api.device import (
+    ClaimedDevice,
+    DeviceSpec,
+    ExceedingUse,
+    ForeignUse,
+    HeldByContainer,
+    MigInstance,
+    UnheldUse,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +60,35 @@ class CardSample:
     instances: Mapping[str, MemoryUse] = field(default_factory=dict)
     """Memory of MIG instances, by their UUIDs."""
     processes: tuple[Process, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedByContainer:
+    """A device of a ResourceClaim that a container has, by kubelet's report."""
+
+    pod: str
+    """Its namespace is the claim's."""
+    container: str
+    device: ClaimedDevice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedUnit:
+    """What a container has of a card by a ResourceClaim."""
+
+    namespace: str
+    pod: str
+    container: str
+    key: str
+    """Names what of the claim it is. Containers that share it have equal keys."""
+    card: str
+    """UUID."""
+    instance: MigInstance | None = None
+    """The MIG instance, which the Device need not list; None for the card, or a share of it."""
+    memory: int | None = None
+    """Bytes of a share; None if it is no share."""
+    cores: int = 0
+    """Hundredths of the card's cores that a share reserves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

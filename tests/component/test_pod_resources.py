@@ -126,6 +126,11 @@ async def test_devices_of_claims_are_listed_once_and_in_order(
             ClaimedDevice(namespace="ns", claim="c", driver="gpu.nvidia.com", pool="node-1", device=device)
             for device in ("gpu-0", "gpu-1")
         )
+        assert [(user.pod, user.container, user.device.device) for user in client.claim_users] == [
+            ("a", "x", "gpu-1"),
+            ("a", "x", "gpu-0"),
+            ("b", "x", "gpu-1"),
+        ]
         # All of them: the driver of claims finds out by them what must not be given again.
         kubelet.claimed = {("ns", "a", "x"): [("c", *of_driver, f"gpu-{number}") for number in range(300)]}
         await client.list_containers()

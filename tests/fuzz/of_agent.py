@@ -182,7 +182,7 @@ def _pod_resources(raw: Any) -> None:
     mirror = Mirror()
     mirror.put(pods.of_object(_OF_NODE))
     mirror.apply_reports(podresources._reports(message), 0.0)
-    assert all(claimed.claim and claimed.pool for claimed in podresources._claimed(message))
+    assert all(user.device.claim and user.device.pool for user in podresources._claimed(message))
     assert all(holding.ids for holding in mirror.holdings())
 
 

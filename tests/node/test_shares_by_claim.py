@@ -1,5 +1,6 @@
 """Shares of a card by claim on a real kubelet: containers have their numbers, no sum of shares is above the card."""
 
+import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from devcluster import Arena
 from devcluster.arena import DEFAULT_SCHEDULER
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
+from tests.integration.agent.test_agent_metrics import eventually
 from tests.node.dra_driver import GROUP
 from tests.node.stage import GPU, Stage
 from tests.node.test_own_driver import (
@@ -41,9 +43,17 @@ REFUSED: Final = "FailedPrepareDynamicResources"
 
 
 @pytest.fixture
-def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
+def port() -> int:
+    """Return the port of the agent's metrics."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        number: int = free.getsockname()[1]
+    return number
+
+
+@pytest.fixture
+def stage(node: RealNode, arena: Arena, tmp_path: Path, port: int) -> Iterator[Stage]:
     """Return the node with Berth, whose agent is a driver, and whose operator has its pools."""
-    options = {"dra": True, "kubelet_folder": node.root, "resync_interval": 1.0}
+    options = {"dra": True, "kubelet_folder": node.root, "resync_interval": 1.0, "metrics_port": port}
     with Stage(node, arena, tmp_path, gpus=CARDS, **options) as made, classes(arena):
         _make_template(arena)
         made.operator.stop()
@@ -57,7 +67,7 @@ def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
             made.wait(lambda: not slices(made), what="the slices to go")
 
 
-def test_pods_with_shares_of_a_card_have_their_numbers(stage: Stage) -> None:
+def test_pods_with_shares_of_a_card_have_their_numbers(stage: Stage, port: int) -> None:
     give_by(stage, "shares")
     stage.wait(lambda: len(devices(slices(stage))) == len(CARDS), what="the cards in slices")
     stage.wait(lambda: stage.node.allocatable(GPU) == 0, what="no card for kubelet's device API")
@@ -73,6 +83,9 @@ def test_pods_with_shares_of_a_card_have_their_numbers(stage: Stage) -> None:
         assert assert_has_its_card(stage, whole) != shared
         assert not NUMBERS.keys() & stage.node.container(whole).environment.keys()
         assert len(files(stage)) == 3
+        of_shares = {"first/main": 0.37, "second/main": 0.37}
+        eventually(stage.arena, port, of_shares, "berth_gpu_pod_info", share="core 30, memory 30Gi")
+        eventually(stage.arena, port, {"whole/main": 1.0}, "berth_gpu_pod_info", share="whole")
         if scheduler == DEFAULT_SCHEDULER:
             stage.remove("first", "second", "whole")
 

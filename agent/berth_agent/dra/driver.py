@@ -7,7 +7,7 @@ gets the device files of a NIC that a claim holds.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,9 +25,10 @@ from berth_agent.dra.on_demand import PartitionsOnDemand
 from berth_agent.dra.partitions import PartitionedCard
 from berth_agent.dra.preparation import NO_PROCESS, NodeState, Preparation
 from berth_agent.dra.publisher import SlicePublisher
+from berth_agent.dra.shares import MIB
 from berth_agent.inventory import sysfs
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
-from berth_agent.readings import Reading
+from berth_agent.readings import ClaimedByContainer, ClaimedUnit, Reading
 from berth_agent.vendor import HandOver, PartitionableCard
 from berth_api import names
 from berth_api.allocation import visible
@@ -52,6 +53,7 @@ class ClaimDriver:
         by_claim: Callable[[], Sequence[ClaimedDevice]] = tuple,
         foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
         has_shares: bool = False,
+        has_partitions: bool = True,
         on_demand: PartitionsOnDemand | None = None,
     ) -> None:
         """Set its parts.
@@ -67,6 +69,7 @@ class ClaimDriver:
             by_claim: returns the devices of claims that containers had by kubelet's last answer.
             foreign: returns the minors of the cards that processes of a reading use which still run, and are of no pod.
             has_shares: whether claims may have shares of this vendor's cards.
+            has_partitions: whether partitions can be made on cards of this vendor.
             on_demand: makes partitions of cards; None if nothing does.
         """
         self._settings = settings
@@ -76,6 +79,7 @@ class ClaimDriver:
         self._by_claim = by_claim
         self._foreign = foreign
         self._has_shares = has_shares
+        self._has_partitions = has_partitions
         self._reading: Reading | None = None
         self._publisher = SlicePublisher(client=client, node=settings.node_name, owner=owner)
         self._endpoint = endpoint
@@ -214,6 +218,8 @@ class ClaimDriver:
             return f"its only value is {names.PARTITIONS_ON_ALL}"
         if self._requested is not Mode.CLAIMS:
             return f"it needs {names.CARDS_KEY}={Mode.CLAIMS}"
+        if not self._has_partitions:
+            return "partitions cannot be made on cards of this vendor"
         if self._on_demand is None:
             return NO_PROCESS
         if not self._settings.device_plugin:
@@ -260,6 +266,32 @@ class ClaimDriver:
         for unit in units:
             if self._cards(frozenset([visible(unit)])) & claimed:
                 raise AllocationRefusedError(f"{unit}: its card is prepared for a ResourceClaim")
+
+    def units(self, users: Iterable[ClaimedByContainer]) -> tuple[ClaimedUnit, ...]:
+        """Return what containers have of GPUs by the devices of their claims, apart from admin access."""
+        claims = {(claim.namespace, claim.name): claim for claim in self.claims.held.values()}
+        instances = {
+            instance.id: instance
+            for card in (self._spec.devices if self._spec else ())
+            for instance in (card.mig.instances if card.mig else ())
+        }
+        return tuple(
+            ClaimedUnit(
+                namespace=claim.namespace,
+                pod=user.pod,
+                container=user.container,
+                key=f"{claim.name}/{number}",
+                card=device.card,
+                instance=instances.get(device.id),
+                memory=device.share.memory * MIB if device.share else None,
+                cores=device.share.cores if device.share else 0,
+            )
+            for user in users
+            if user.device.driver == names.DRA_DRIVER
+            and (claim := claims.get((user.device.namespace, user.device.claim))) is not None
+            for number, device in enumerate(claim.devices)
+            if device.device == user.device.device and device.type == names.GPU and device.card and not device.admin
+        )
 
     def view(self, reading: Reading) -> Reading:
         """Return the reading with the condition of the driver."""

@@ -22,7 +22,7 @@ CORES: Final = "cores"
 WHOLE: Final = 100
 """Hundredths of a card's cores."""
 MAX_OTHER_CLAIMS: Final = 32
-_MIB: Final = 1 << 20
+MIB: Final = 1 << 20
 _ID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 """A share ID that is safe in the name of a CDI device."""
 
@@ -99,7 +99,7 @@ def read(result: Mapping[str, Any]) -> Share | None:
         return None
     amounts = {MEMORY: "0", CORES: "0", **(consumed or {})}
     try:
-        memory, rest = divmod(quantity.parse(amounts[MEMORY]), _MIB)
+        memory, rest = divmod(quantity.parse(amounts[MEMORY]), MIB)
         share = Share(id=share_id, memory=memory, cores=quantity.parse(amounts[CORES]))
     except ValueError as error:
         raise RefusedError(f"{result['device']}: its share cannot be read: {error}") from error
@@ -116,7 +116,7 @@ def is_divisible(device: ListedDevice) -> bool:
 
 def mebibytes(device: ListedDevice) -> int:
     """Return the memory of a device in whole MiB."""
-    return quantity.parse(device.memory or 0) // _MIB
+    return quantity.parse(device.memory or 0) // MIB
 
 
 def fields(device: ListedDevice) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def _of_container(shares: Sequence[Share]) -> list[str]:
     cores = min((share.cores for share in shares if share.cores), default=0)
     sizes = ",".join(f"{number}={share.memory}M" for number, share in enumerate(shares))
     return [
-        *(f"CUDA_DEVICE_MEMORY_LIMIT_{number}={share.memory * _MIB}" for number, share in enumerate(shares)),
+        *(f"CUDA_DEVICE_MEMORY_LIMIT_{number}={share.memory * MIB}" for number, share in enumerate(shares)),
         # HAMi-core treats 0 as no limit.
         f"CUDA_DEVICE_SM_LIMIT={cores}",
         f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={sizes}",

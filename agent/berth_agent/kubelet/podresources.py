@@ -16,6 +16,7 @@ from berth_agent.kubelet.admission.pods import PLUGIN, is_of_plugin
 from berth_agent.kubelet.channel import open_channel, reason
 from berth_agent.kubelet_api import podresources_pb2 as messages
 from berth_agent.kubelet_api.podresources_pb2_grpc import PodResourcesListerStub
+from berth_agent.readings import ClaimedByContainer
 from berth_api.device import ClaimedDevice
 
 Request = TypeVar("Request", bound=Message)
@@ -35,6 +36,8 @@ class PodResources:
         self._channel = open_channel(socket)
         self.claimed: tuple[ClaimedDevice, ...] = ()
         """The devices of ResourceClaims that containers had by the last answer, sorted."""
+        self.claim_users: tuple[ClaimedByContainer, ...] = ()
+        """The same, for each container."""
 
     async def list_containers(self) -> tuple[ContainerReport, ...]:
         """Return what kubelet reports that containers have.
@@ -44,8 +47,9 @@ class PodResources:
         """
         method, request = PodResourcesListerStub(self._channel).List, messages.ListPodResourcesRequest()
         answer = await self._call(method, request, messages.ListPodResourcesResponse)
-        in_order = sorted(set(_claimed(answer)), key=attrgetter("namespace", "claim", "driver", "pool", "device"))
-        self.claimed = tuple(in_order)
+        self.claim_users = tuple(_claimed(answer))
+        devices = {entry.device for entry in self.claim_users}
+        self.claimed = tuple(sorted(devices, key=attrgetter("namespace", "claim", "driver", "pool", "device")))
         return tuple(_reports(answer, self._plugin))
 
     async def list_allocatable(self) -> dict[str, frozenset[str]]:
@@ -79,19 +83,21 @@ class PodResources:
         await self._channel.close()
 
 
-def _claimed(answer: messages.ListPodResourcesResponse) -> Iterator[ClaimedDevice]:
-    containers = (container for pod in answer.pod_resources for container in pod.containers)
-    for claim in (claim for container in containers for claim in container.dynamic_resources):
+def _claimed(answer: messages.ListPodResourcesResponse) -> Iterator[ClaimedByContainer]:
+    containers = ((pod.name, container) for pod in answer.pod_resources for container in pod.containers)
+    claims = ((pod, container.name, claim) for pod, container in containers for claim in container.dynamic_resources)
+    for pod, container, claim in claims:
         for device in claim.claim_resources:
             # Names that the API server does not allow are of no claim.
             with contextlib.suppress(ValidationError):
-                yield ClaimedDevice(
+                claimed = ClaimedDevice(
                     namespace=claim.claim_namespace,
                     claim=claim.claim_name,
                     driver=device.driver_name,
                     pool=device.pool_name,
                     device=device.device_name,
                 )
+                yield ClaimedByContainer(pod=pod, container=container, device=claimed)
 
 
 def _reports(answer: messages.ListPodResourcesResponse, plugin: Collection[str] = PLUGIN) -> Iterator[ContainerReport]:

@@ -6,22 +6,33 @@ from pathlib import Path
 from typing import Final
 
 from berth_agent.kubelet.admission.pods import Pod
-from berth_agent.readings import Process
+from berth_agent.readings import ClaimedUnit, Process
 from berth_agent.usage import processes
 from berth_api.allocation import Grant, short
 from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec, ExceedingUse
-from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD
 from berth_api.resources import quantity
+from berth_api.values import keys
 
 ALLOWANCE: Final = 2**30
 """Bytes above a share that do not count: the CUDA context of a process takes half of it on a large card."""
 
 
 def exceeding(
-    by_minor: Mapping[int, Iterable[Process]], pods: Iterable[Pod], spec: DeviceSpec, proc: Path
+    by_minor: Mapping[int, Iterable[Process]],
+    pods: Iterable[Pod],
+    spec: DeviceSpec,
+    proc: Path,
+    claimed: Iterable[ClaimedUnit] = (),
 ) -> tuple[ExceedingUse, ...]:
-    """Return the pods whose processes use more memory of a card than their share of it, and the allowance."""
+    """Return the pods whose processes use more memory of a card than their share of it, and the allowance.
+
+    `claimed` is what containers have by ResourceClaims.
+    """
+    by_claim: dict[str, dict[str, ClaimedUnit]] = {}
+    for unit in claimed:
+        by_claim.setdefault(keys.join(unit.namespace, unit.pod), {})[unit.key] = unit
     cards = {card.id: card for card in spec.devices if card.type == GPU}
     used: dict[int, Mapping[str, int]] = {}
     uses = []
@@ -31,6 +42,11 @@ def exceeding(
         for grant in pod.grants:
             card = cards.get(grant.visible)
             if card is not None and (part := share(grant, card)) is not None:
+                shares[card.minor] += part
+        for unit in by_claim.get(pod.key, {}).values():
+            card = cards.get(unit.card)
+            of_claim = claimed_share(unit, card) if card is not None else None
+            if card is not None and of_claim is not None and (part := share(of_claim, card)) is not None:
                 shares[card.minor] += part
         for minor, limit in sorted(shares.items()):
             if minor not in used:
@@ -50,10 +66,26 @@ def exceeding(
     return tuple(uses[:MAX_DEVICES])
 
 
+def claimed_share(unit: ClaimedUnit, card: DeviceInfo) -> Grant | None:
+    """Return a share of a card by claim, as an allocation would name it; None for what is no share."""
+    if unit.memory is None:
+        return None
+    whole = _memory(card)
+    # At least 1: a ratio of 0 would not be a part.
+    ratio = max(1, unit.memory * CARD // whole) if whole else CARD
+    amounts = ((GPU_CORE, unit.cores), (GPU_MEMORY, unit.memory), (GPU_MEMORY_RATIO, ratio))
+    return Grant(type=GPU, minor=card.minor, id=card.id, amounts=tuple(amount for amount in amounts if amount[1]))
+
+
+def _memory(card: DeviceInfo) -> int:
+    """Return the bytes of a card; 0 if unknown."""
+    return quantity.parse({short(name): amount for name, amount in card.resources.items()}.get(GPU_MEMORY, 0))
+
+
 def share(grant: Grant, card: DeviceInfo) -> int | None:
     """Return the bytes of a card that a grant is; None for all of it, a subdevice, and of a card of unknown memory."""
     amounts = dict(grant.amounts)
-    whole = quantity.parse({short(name): amount for name, amount in card.resources.items()}.get(GPU_MEMORY, 0))
+    whole = _memory(card)
     ratio = amounts.get(GPU_MEMORY_RATIO, CARD)
     limit = amounts.get(GPU_MEMORY, whole * ratio // CARD)
     return limit if not grant.is_subdevice and ratio < CARD and 0 < limit < whole else None

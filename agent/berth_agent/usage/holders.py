@@ -6,6 +6,7 @@ from typing import Final
 
 from berth_agent.kubelet.admission.mirror import Holding
 from berth_agent.kubelet.admission.pods import Pod
+from berth_agent.readings import ClaimedUnit
 from berth_agent.usage import exceeding
 from berth_api.allocation import short, visible
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
@@ -67,8 +68,13 @@ class _Unit:
         return quantity.parse(self.instance.memory) / whole if whole else 0.0
 
 
-def holders(holdings: Iterable[Holding], pods: Iterable[Pod], spec: DeviceSpec) -> tuple[Holder, ...]:
-    """Return the holders of a node's cards: by kubelet's reports, and by allocations that kubelet does not know."""
+def holders(
+    holdings: Iterable[Holding], pods: Iterable[Pod], spec: DeviceSpec, claimed: Iterable[ClaimedUnit] = ()
+) -> tuple[Holder, ...]:
+    """Return the holders of a node's cards: by kubelet's reports, and by allocations that kubelet does not know.
+
+    `claimed` is what containers have by ResourceClaims.
+    """
     units: dict[str, _Unit] = {}
     for card in (device for device in spec.devices if device.type == GPU):
         units[card.id] = _Unit(card=card)
@@ -89,7 +95,8 @@ def holders(holdings: Iterable[Holding], pods: Iterable[Pod], spec: DeviceSpec) 
         if (unit := units.get(visible(unit_id)))
     ]
     of_allocations = [holder for pod in pods if not pod.uses_plugin for holder in _of_allocation(pod, units)]
-    return (*of_kubelet, *of_allocations)
+    of_claims = [_of_claim(unit, units[unit.card].card) for unit in claimed if unit.card in units]
+    return (*of_kubelet, *of_allocations, *of_claims)
 
 
 def pod_names(holdings: Iterable[Holding], pods: Iterable[Pod]) -> dict[str, PodNames]:
@@ -119,6 +126,21 @@ def _of_allocation(pod: Pod, units: Mapping[str, _Unit]) -> Iterator[Holder]:
                     text=_text(unit, grant.id) or device_text.of_share(grant) or WHOLE,
                     memory=exceeding.share(grant, unit.card),
                 )
+
+
+def _of_claim(claimed: ClaimedUnit, card: DeviceInfo) -> Holder:
+    unit, grant = _Unit(card=card, instance=claimed.instance), exceeding.claimed_share(claimed, card)
+    part = dict(grant.amounts)[GPU_MEMORY_RATIO] / device_text.CARD if grant else unit.share
+    return Holder(
+        namespace=claimed.namespace,
+        pod=claimed.pod,
+        container=claimed.container,
+        card=card.id,
+        instance=unit.instance,
+        share=part,
+        text=(device_text.of_share(grant) if grant else _text(unit, "")) or WHOLE,
+        memory=exceeding.share(grant, card) if grant else None,
+    )
 
 
 def _text(unit: _Unit, unit_id: str) -> str:

@@ -6,7 +6,7 @@ The reporter checks after each event (a pod came or went, kubelet allocated devi
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +20,7 @@ from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.podresources import PodResources
 from berth_agent.publishing.gpupods import GpuPods
-from berth_agent.readings import NodeUse, Reading
+from berth_agent.readings import ClaimedByContainer, ClaimedUnit, NodeUse, Reading
 from berth_agent.usage import exceeding as exceeding_module
 from berth_agent.usage import holders, processes, use
 from berth_agent.usage.holders import Holder, PodNames
@@ -71,6 +71,8 @@ class UsageReporter:
         self._use: NodeUse | None = None
         self._earlier = NodeUse()
         """What an earlier run of the agent published since the node's boot."""
+        self.claimed_units: Callable[[Sequence[ClaimedByContainer]], tuple[ClaimedUnit, ...]] = lambda _: ()
+        """Returns what containers have of cards by the devices of their claims; the driver of claims knows it."""
         self._is_due = False
         """Whether something is to be published or checked again, as after each reading."""
         self._resync_at = 0.0
@@ -108,7 +110,8 @@ class UsageReporter:
         """Return who holds the cards of the last reading."""
         mirror = self.admission.mirror
         spec = self._reading.spec if self._reading else DeviceSpec()
-        return holders.holders(mirror.holdings(), mirror.pods, spec)
+        claimed = self.claimed_units(self.admission.claim_users)
+        return holders.holders(mirror.holdings(), mirror.pods, spec, claimed)
 
     def pod_names(self) -> dict[str, PodNames]:
         """Return the names of the node's pods by UID."""
@@ -172,6 +175,7 @@ class UsageReporter:
         """Return what pods hold now, and what a reading's processes show: foreign processes and pods' excess use."""
         mirror = self.admission.mirror
         pods, holdings, units, proc = mirror.pods, mirror.holdings(), mirror.units, self._settings.proc_root
+        claimed = self.claimed_units(self.admission.claim_users)
 
         def by_processes() -> tuple[tuple[ForeignUse, ...], tuple[ExceedingUse, ...], tuple[UnheldUse, ...]]:
             if reading.processes is None:
@@ -181,7 +185,7 @@ class UsageReporter:
                 exceeding = tuple(exceeds for exceeds in before.exceeding if exceeds.pod_uid in uids)
                 return self.foreign(reading), exceeding, tuple(use for use in before.unheld if use.pod_uid in uids)
             self._unheld.observe(reading, pods, holdings, units)
-            exceeding = exceeding_module.exceeding(reading.processes, pods, reading.spec, proc)
+            exceeding = exceeding_module.exceeding(reading.processes, pods, reading.spec, proc, claimed)
             return self.foreign(reading), exceeding, self._unheld.confirmed
 
         # In a thread: procfs is read.

@@ -144,6 +144,11 @@ def partitions_for(settings: Settings) -> Partitions | None:
     return vendor.partitions(settings) if isinstance(vendor, MakesPartitions) else None
 
 
+def has_partitions(settings: Settings) -> bool:
+    """Return whether partitions can be made on the node's cards."""
+    return isinstance(_chosen(settings.sysfs_root).vendor, MakesPartitions)
+
+
 def resources_for(settings: Settings) -> frozenset[str]:
     """Return the resources by which kubelet gives the node's cards to containers, besides partitions of cards.
 

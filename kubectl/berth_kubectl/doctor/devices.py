@@ -244,6 +244,10 @@ def _fix_of_condition(kind: str, reason: str, message: str, node: str, facts: Fa
         return f"nvidia-smi   # on {node}"
     if kind == names.ANNOTATIONS_READ:
         return f"kubectl edit device {node}   # correct or remove the annotation"
+    if reason == "PartitionsRefused" and "of this vendor" in message:
+        return f"kubectl label node {node} {names.PARTITIONS_KEY}-"
+    if reason == "SharesRefused" and "of this vendor" in message:
+        return f"kubectl label node {node} {names.CARDS_KEY}={names.CARDS_BY_CLAIMS} --overwrite"
     if reason == "PartitionsRefused" and "(--dra-partitions)" in message:
         values = "--set agent.devicePlugin=true --set dra.partitions.enabled=true"
         # A claim that has a partition is released by the process alone.

@@ -170,14 +170,20 @@ def test_what_is_wrong_with_the_driver_is_found(lists: dict[str, list[Raw]], exp
 
 
 @pytest.mark.parametrize(
-    ("message", "fix"),
+    ("reason", "message", "fix"),
     [
-        (f"label berth.dev/partitions=all has no effect: {NO_PROCESS}", "dra.partitions.enabled=true"),
-        ("MIG mode of GPU-0 is off: turn it on, and reboot", "kubectl "),
+        ("PartitionsRefused", f"label berth.dev/partitions=all has no effect: {NO_PROCESS}", "partitions.enabled=true"),
+        ("PartitionsRefused", "MIG mode of GPU-0 is off: turn it on, and reboot", "kubectl get pods "),
+        (
+            "PartitionsRefused",
+            "partitions cannot be made on cards of this vendor",
+            "label node n berth.dev/partitions-",
+        ),
+        ("SharesRefused", "cards of this vendor cannot be shared by claim", "label node n berth.dev/cards=claims"),
     ],
 )
-def test_what_keeps_mig_instances_from_being_made_is_found(message: str, fix: str) -> None:
-    refused = condition("ClaimsServed", "False", reason="PartitionsRefused", message=message)
+def test_what_keeps_parts_of_cards_from_being_given_is_found(reason: str, message: str, fix: str) -> None:
+    refused = condition("ClaimsServed", "False", reason=reason, message=message)
     facts = healthy()
     there = {"nodes": [node()], "devices": [device(served=refused)], "resourceslices": [listed()]}
     [finding] = diagnose(replace(facts, lists={**facts.lists, **there})).findings

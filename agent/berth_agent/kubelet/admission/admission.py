@@ -20,6 +20,7 @@ from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.admission.snapshot import Ids
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
+from berth_agent.readings import ClaimedByContainer
 from berth_api.device import ClaimedDevice
 
 LIST_SECONDS: Final = 1.0
@@ -46,6 +47,11 @@ class KubeletClient(Protocol):
     @property
     def claimed(self) -> tuple[ClaimedDevice, ...]:
         """Return the devices of ResourceClaims that containers had by the last answer, sorted."""
+        ...
+
+    @property
+    def claim_users(self) -> tuple[ClaimedByContainer, ...]:
+        """Return the same, for each container."""
         ...
 
     async def list_containers(self) -> tuple[ContainerReport, ...]:
@@ -125,6 +131,8 @@ class Admission:
         """What kubelet reported last."""
         self.claimed: tuple[ClaimedDevice, ...] = ()
         """The devices of ResourceClaims in this report."""
+        self.claim_users: tuple[ClaimedByContainer, ...] = ()
+        """The same, for each container."""
 
     # --- what the device plugin asks ---------------------------------------------------------------------------
 
@@ -235,9 +243,11 @@ class Admission:
         if self.answers is False:
             _log.info("kubelet answers again")
             self.mirror.reorder()
-        if (reports, self._kubelet.claimed) != (self._reports, self.claimed):
+        claimed, users = self._kubelet.claimed, self._kubelet.claim_users
+        if (reports, claimed, users) != (self._reports, self.claimed, self.claim_users):
             self.changed.set()
-        self.answers, self._failure, self._reports, self.claimed = True, "", reports, self._kubelet.claimed
+        self.answers, self._failure, self._reports = True, "", reports
+        self.claimed, self.claim_users = claimed, users
         self.mirror.apply_reports(reports, asked_at)
 
     async def _release_ended(self) -> None:

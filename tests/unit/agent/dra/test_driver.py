@@ -14,12 +14,13 @@ from berth_agent.dra.driver import ClaimDriver
 from berth_agent.dra.endpoint import DriverEndpoint
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, NoPreference
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
-from berth_agent.readings import Process, Reading
+from berth_agent.readings import ClaimedByContainer, Process, Reading
 from berth_agent.usage import processes
 from berth_agent.vendor import RefusedError
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
 from berth_api.allocation import visible
+from berth_api.device import ClaimedDevice
 from tests.unit.agent.dra.test_preparation import BY_CDI, Node, machine
 
 pytestmark = pytest.mark.looptime
@@ -57,6 +58,7 @@ def start(
     foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
     *,
     has_shares: bool = True,
+    has_partitions: bool = True,
     **options: Any,
 ) -> tuple[ClaimDriver, Node, GpuHandler]:
     """Return a driver that has not seen the cards yet, its API server, and the device plugin of the node."""
@@ -74,6 +76,7 @@ def start(
         is_current=lambda: pods.is_current,
         foreign=foreign,
         has_shares=has_shares,
+        has_partitions=has_partitions,
     )
     plugin = GpuHandler(context=hand_over.context, chooser=pods, refuse_claimed=driver.refuse_claimed)
     return driver, node, plugin
@@ -233,3 +236,62 @@ async def test_when_the_driver_is_turned_off_its_sockets_go_and_what_running_pod
         assert node.files() == files
         await later.claims.unprepare(key)
         assert node.files() == {}
+
+
+def user(claim: str, device: str, *, container: str = "main", driver: str = "gpu.berth.dev") -> ClaimedByContainer:
+    claimed = ClaimedDevice(namespace="ns", claim=claim, driver=driver, pool="node", device=device)
+    return ClaimedByContainer(pod=f"pod-{claim}", container=container, device=claimed)
+
+
+async def test_what_containers_have_of_cards_by_claim(tmp_path: Path) -> None:
+    driver, node, _ = start(tmp_path, Pods())
+    await driver.update(Reading(spec=machine(), findings=()), {"berth.dev/cards": "claims"})
+    await driver.claims.prepare(node.allocate("whole", "gpu-0"))
+    await driver.claims.prepare(node.allocate("part", "mig-2-1"))
+    await driver.claims.prepare(node.allocate("monitor", "gpu-0", adminAccess=True))
+    users = [
+        user("whole", "gpu-0"),
+        user("whole", "gpu-0", container="other"),
+        user("whole", "gpu-0", driver="gpu.nvidia.com"),
+        user("part", "mig-2-1"),
+        user("monitor", "gpu-0"),
+        user("gone", "gpu-1"),
+    ]
+    units = driver.units(users)
+    shown = [(unit.pod, unit.container, unit.card, unit.instance.id if unit.instance else "") for unit in units]
+    assert shown == [
+        ("pod-whole", "main", "GPU-0", ""),
+        ("pod-whole", "other", "GPU-0", ""),
+        ("pod-part", "main", "GPU-2", "MIG-2-1"),
+    ]
+    assert {(unit.key, unit.memory, unit.cores) for unit in units} == {("whole/0", None, 0), ("part/0", None, 0)}
+
+
+async def test_what_a_container_has_of_a_shared_card(tmp_path: Path) -> None:
+    driver, node, _ = start(tmp_path, Pods())
+    await driver.update(Reading(spec=machine(), findings=()), {"berth.dev/cards": "shares"})
+    consumed = {"memory": "20Gi", "cores": "25"}
+    claim = node.allocate("share", "gpu-0", shareID="one", consumedCapacity=consumed)
+    node.claims["share"]["status"]["reservedFor"] = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
+    node.pods.append(
+        {
+            "metadata": {"name": "p", "namespace": "ns", "uid": "uid-p"},
+            "spec": {
+                "resourceClaims": [{"name": "c", "resourceClaimName": "share"}],
+                "containers": [{"name": "main", "resources": {"claims": [{"name": "c"}]}}],
+            },
+        }
+    )
+    await driver.claims.prepare(claim)
+    [unit] = driver.units([user("share", "gpu-0")])
+    assert (unit.card, unit.memory, unit.cores) == ("GPU-0", 20 * 2**30, 25)
+
+
+async def test_a_label_for_partitions_on_cards_of_a_vendor_without_them_is_refused(tmp_path: Path) -> None:
+    driver, _, _ = start(tmp_path, Pods(), has_partitions=False)
+    reading = Reading(spec=machine(), findings=())
+    await driver.update(reading, {"berth.dev/cards": "claims", "berth.dev/partitions": "all"})
+    [found] = driver.view(reading).findings
+    assert "label berth.dev/partitions=all has no effect: partitions cannot be made on cards of this vendor" in (
+        found.message
+    )

@@ -1,13 +1,14 @@
 """Pods that use more memory of a card than their share."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from berth_agent.kubelet.admission import pods
-from berth_agent.readings import Process
+from berth_agent.readings import ClaimedUnit, Process
 from berth_agent.usage.exceeding import ALLOWANCE, exceeding
 from berth_api.device import DeviceSpec
 
@@ -48,10 +49,31 @@ def proc(tmp_path: Path) -> Path:
 
 
 def exceeding_uses(
-    proc: Path, used: dict[int, int], *listed: pods.Pod, minor: int = 0
+    proc: Path, used: dict[int, int], *listed: pods.Pod, minor: int = 0, claimed: Sequence[ClaimedUnit] = ()
 ) -> list[tuple[str, int, str, str]]:
     processes = {minor: [Process(pid=pid, memory=memory) for pid, memory in used.items()]}
-    return [(use.pod, use.minor, str(use.memory), str(use.limit)) for use in exceeding(processes, listed, SPEC, proc)]
+    uses = exceeding(processes, listed, SPEC, proc, claimed)
+    return [(use.pod, use.minor, str(use.memory), str(use.limit)) for use in uses]
+
+
+def by_claim(number: int, key: str, memory: int | None, container: str = "main") -> ClaimedUnit:
+    return ClaimedUnit(namespace="ns", pod=f"p{number}", container=container, key=key, card="GPU-0", memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "limit"),
+    [
+        ([by_claim(0, "c/0", 20 * GI)], "20Gi"),
+        ([by_claim(0, "c/0", 20 * GI), by_claim(0, "c/0", 20 * GI, "other")], "20Gi"),
+        ([by_claim(0, "c/0", 20 * GI), by_claim(0, "c/1", 10 * GI)], "30Gi"),
+        ([by_claim(0, "c/0", None)], None),
+        ([by_claim(0, "c/0", 80 * GI)], None),
+        ([by_claim(1, "c/0", 20 * GI)], None),
+    ],
+)
+def test_shares_by_claim_are_watched_too(proc: Path, claimed: list[ClaimedUnit], limit: str | None) -> None:
+    uses = exceeding_uses(proc, {0: 79 * GI}, pod(0), claimed=claimed)
+    assert uses == ([("p0", 0, "79Gi", limit)] if limit else [])
 
 
 def test_the_processes_of_a_pod_are_counted_together(proc: Path) -> None:

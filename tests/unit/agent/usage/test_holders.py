@@ -7,9 +7,10 @@ import pytest
 
 from berth_agent.kubelet.admission import pods
 from berth_agent.kubelet.admission.mirror import Holding
+from berth_agent.readings import ClaimedUnit
 from berth_agent.usage import holders
 from berth_api import names
-from berth_api.device import DeviceSpec
+from berth_api.device import DeviceSpec, MigInstance
 
 
 def card(minor: int, **fields: Any) -> dict[str, Any]:
@@ -20,6 +21,8 @@ def card(minor: int, **fields: Any) -> dict[str, Any]:
 INSTANCE = {"id": "MIG-2", "profile": "3g.40gb", "gpuInstance": 1, "computeInstance": 0, "memory": "40Gi"}
 MIG = {"enabled": True, "instances": [INSTANCE, {**INSTANCE, "id": "MIG-3", "replicas": 2}]}
 SPEC = DeviceSpec.model_validate({"devices": [card(0), card(1, replicas=4), card(2, mig=MIG)]})
+GI = 2**30
+SMALL = MigInstance(id="MIG-9", profile="1g.10gb", gpu_instance=9, compute_instance=0, memory="10Gi")
 Row = tuple[str, str, str, float, str]
 
 
@@ -43,6 +46,25 @@ def rows(listed: tuple[holders.Holder, ...]) -> list[Row]:
 def test_what_kubelet_gave_a_container(unit: str, expected: list[Row]) -> None:
     holding = Holding(uid="u", namespace="ns", pod="a", container="main", ids=(unit,))
     assert rows(holders.holders([holding], [], SPEC)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ("main", "GPU-0", "", 1.0, "whole")),
+        ({"memory": 20 * GI, "cores": 40}, ("main", "GPU-0", "", 0.25, "core 40, memory 20Gi")),
+        ({"memory": GI // 2}, ("main", "GPU-0", "", 0.01, "memory 512Mi")),
+        pytest.param({"memory": 80 * GI}, ("main", "GPU-0", "", 1.0, "whole"), id="a share of all memory"),
+        # Of a card that the Device shows as a whole.
+        ({"instance": SMALL}, ("main", "GPU-0", "MIG-9", 0.125, "MIG 1g.10gb")),
+    ],
+)
+def test_what_a_container_has_by_claim(fields: dict[str, Any], expected: Row) -> None:
+    claimed = ClaimedUnit(namespace="ns", pod="a", container="main", key="c/0", card="GPU-0", **fields)
+    gone = replace(claimed, card="GPU-gone")
+    [holder] = holders.holders([], [], SPEC, [claimed, gone])
+    assert rows((holder,)) == [expected]
+    assert holder.memory == (fields.get("memory") if expected[3] < 1 else None)
 
 
 def pod(allocated: str, *containers: str, limits: dict[str, str] | None = None, **visible: str) -> pods.Pod:

@@ -15,7 +15,7 @@ from berth_agent.kubelet.admission.checkpoint import Checkpoint
 from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.publishing.gpupods import GpuPods
-from berth_agent.readings import NodeUse, Reading
+from berth_agent.readings import ClaimedByContainer, NodeUse, Reading
 from berth_agent.usage.reporter import UsageReporter
 from berth_api.device import MAX_DEVICES, ClaimedDevice, DeviceSpec, ForeignUse, UnheldUse
 from berth_client.errors import Unreachable
@@ -43,6 +43,7 @@ class Kubelet:
         self.is_away = False
         self.asked = asyncio.Event()
         self.claimed: tuple[ClaimedDevice, ...] = ()
+        self.claim_users: tuple[ClaimedByContainer, ...] = ()
 
     async def list_containers(self) -> tuple[ContainerReport, ...]:
         self.asked.set()

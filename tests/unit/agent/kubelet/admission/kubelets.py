@@ -17,6 +17,7 @@ from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, Chooser
+from berth_agent.readings import ClaimedByContainer
 from berth_api.allocation import Grant
 from berth_api.device import ClaimedDevice
 
@@ -99,6 +100,7 @@ class Kubelet:
         self.failed: dict[str, str] = {}
         self.is_away = False
         self.claimed: tuple[ClaimedDevice, ...] = ()
+        self.claim_users: tuple[ClaimedByContainer, ...] = ()
         self._chance = chance
         self._heard = 0
 
