@@ -178,3 +178,19 @@ def test_an_instance_is_drawn_where_its_placement_is(window: Window, stand_in: S
     )
     assert len({*shades}) == 2
     assert "in 1 instance" in window.page.evaluate(f"{row}.innerText")
+
+
+def test_a_card_that_is_given_to_claims_alone_is_no_failed_one(
+    window: Window, stand_in: StandIn, changed_scene: Scene
+) -> None:
+    for each in changed_scene.fleet.values():
+        for card in each["devices"]:
+            card["healthy"] = True
+    name, node = next(iter(changed_scene.fleet.items()))
+    node["devices"][0] |= {"healthy": False, "barred": "listed by gpu.nvidia.com for ResourceClaims", "free": {}}
+    stand_in.rows["fleet"].replace(changed_scene.fleet.values())
+    window.open(f"/?node={name}")
+    row = "document.querySelector('.card-table .fault')?.innerText"
+    window.wait(f"{row} === argument", "not given by name: listed by gpu.nvidia.com for ResourceClaims")
+    window.open("/?search=failed")
+    window.wait("document.querySelector('main').innerText.includes(argument)", "No node")

@@ -146,7 +146,7 @@ def _obstacle(card: Card, node: FleetNode) -> str:
     """Return why nothing of a card can be allocated; empty if something can."""
     if not node["reporting"]:
         return "on nodes whose agent is silent"
-    if not card["healthy"] and not card["mig"]:
+    if not card["healthy"] and not any(map(mig.is_resource, card["total"])):
         return "not given by name" if card.get("barred") else "unhealthy"
     if not node["schedulable"]:
         return "on cordoned nodes"

@@ -89,6 +89,8 @@ def test_one_node_is_chosen_by_its_name() -> None:
 
 # --- free -------------------------------------------------------------------------------------------------------
 
+MADE = {"profile": "1g.10gb", "minor": 0, "free": False, "placement": {"start": 0, "size": 1, "of": 8}}
+
 
 @pytest.mark.parametrize(
     ("fleet", "rows"),
@@ -130,6 +132,11 @@ def test_one_node_is_chosen_by_its_name() -> None:
                 )
             ],
             id="what cannot be allocated",
+        ),
+        pytest.param(
+            [fleet_node("a", card(healthy=False, free={}, barred="listed by a driver", mig=[MADE]))],
+            [("whole", "1", "0", "0", "-", "1 not given by name")],
+            id="a card with an instance that was made for a claim",
         ),
         pytest.param(
             [fleet_node("a", card(0, links={"GPU-7": "NVLink"}), card(3, links={"GPU-7": "NVLink"}))],

@@ -62,7 +62,9 @@ function toCard(card, before) {
     minor: card.minor,
     id: card.id,
     model: shared(card.model),
-    healthy: card.healthy,
+    // A card that is not given by name is no failed one: claims may have it.
+    healthy: card.healthy || Boolean(card.barred),
+    barred: card.barred ?? "",
     message: card.message,
     blocked: card.blocked,
     total: card.total,
@@ -184,7 +186,7 @@ function kindOf(card, state) {
   if (!card.healthy) return "failed";
   if (card.held >= 0.995) return "full";
   if (card.held > 0) return "partly";
-  return card.blocked || !TAKES_PODS.has(state) ? "unusable" : "free";
+  return card.blocked || card.barred || !TAKES_PODS.has(state) ? "unusable" : "free";
 }
 
 function addMetrics(sums, card) {

@@ -51,6 +51,10 @@ function Row({ node, card, mode }) {
     html`<tr class="fault">
       <td colspan="5"><${Glyph} name="failed" /> ${card.message || "failed; the agent names no cause"}</td>
     </tr>`}
+    ${card.barred &&
+    html`<tr class="fault">
+      <td colspan="5">not given by name: ${card.barred}</td>
+    </tr>`}
     ${card.unheld > 0 &&
     html`<tr class="fault">
       <td colspan="5"><${Glyph} name="warning" /> ${unheldText(card)}</td>
