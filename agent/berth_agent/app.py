@@ -288,7 +288,7 @@ class Agent:
             self._driver.on_change(self._use_changed)
             self._driver.on_partition(self._read_soon.set)
             if usage:
-                usage.claimed_units = self._driver.units
+                usage.claimed_parts = self._driver.parts
             if plugin:
                 plugin.kept_for_claims = self._driver.withheld
                 plugin.refuse_claimed = self._driver.refuse_claimed

@@ -73,7 +73,7 @@ class ClaimedByContainer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimedUnit:
+class ClaimedPart:
     """What a container has of a card by a ResourceClaim."""
 
     namespace: str

@@ -16,6 +16,7 @@ import pytest
 from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.podresources import PodResources
+from berth_agent.readings import ClaimedByContainer
 from berth_agent.usage.replicas import OfferedReplicas
 from berth_api.device import ClaimedDevice, DeviceInfo, DeviceSpec, Mig, MigInstance
 from tests.pod_resources import PodResourcesServer
@@ -112,9 +113,7 @@ async def test_replicas_of_instances_of_another_plugin_are_shown(
         replicas.restore(view.devices)
 
 
-async def test_devices_of_claims_are_listed_once_and_in_order(
-    client: PodResources, kubelet: PodResourcesServer
-) -> None:
+async def test_devices_of_claims_are_listed_in_order(client: PodResources, kubelet: PodResourcesServer) -> None:
     with kubelet:
         of_driver = ("gpu.nvidia.com", "node-1")
         kubelet.claimed = {
@@ -122,22 +121,21 @@ async def test_devices_of_claims_are_listed_once_and_in_order(
             ("ns", "b", "x"): [("c", *of_driver, "gpu-1")],
         }
         assert await client.list_containers() == ()
-        assert client.claimed == tuple(
-            ClaimedDevice(namespace="ns", claim="c", driver="gpu.nvidia.com", pool="node-1", device=device)
-            for device in ("gpu-0", "gpu-1")
+        assert client.claim_users == tuple(
+            ClaimedByContainer(
+                pod=pod,
+                container="x",
+                device=ClaimedDevice(namespace="ns", claim="c", driver="gpu.nvidia.com", pool="node-1", device=device),
+            )
+            for pod, device in (("a", "gpu-0"), ("a", "gpu-1"), ("b", "gpu-1"))
         )
-        assert [(user.pod, user.container, user.device.device) for user in client.claim_users] == [
-            ("a", "x", "gpu-1"),
-            ("a", "x", "gpu-0"),
-            ("b", "x", "gpu-1"),
-        ]
         # All of them: the driver of claims finds out by them what must not be given again.
         kubelet.claimed = {("ns", "a", "x"): [("c", *of_driver, f"gpu-{number}") for number in range(300)]}
         await client.list_containers()
-        assert len(client.claimed) == 300
+        assert len(client.claim_users) == 300
         kubelet.claimed = {}
         await client.list_containers()
-        assert client.claimed == ()
+        assert client.claim_users == ()
 
 
 async def test_a_long_answer_is_read(client: PodResources, kubelet: PodResourcesServer) -> None:

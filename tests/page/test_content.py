@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from berth_api.objects.visibility import CardInstance, InstancePlacement
 from tests.page import browsing, views
 from tests.page.browsing import Window
 from tests.page.dashboard import Dashboard
@@ -154,43 +153,53 @@ def test_health_says_which_faults_were_looked_for_and_not_found(window: Window) 
     assert found <= set(said)
 
 
-def test_an_instance_is_drawn_where_its_placement_is(window: Window, stand_in: StandIn, changed_scene: Scene) -> None:
-    holder = next(pod for pod in changed_scene.holders.values() if len(pod["devices"]) == 1)
-    [part] = holder["devices"]
-    card = next(one for one in changed_scene.fleet[holder["node"]]["devices"] if one["id"] == part["id"])
-    placement: InstancePlacement = {"start": 4, "size": 4, "of": 8}
-    part |= {"amounts": {"nvidia.com/mig-3g.40gb": 1}, "placement": placement}
-    made: CardInstance = {"profile": "3g.40gb", "minor": card["minor"], "free": False, "placement": placement}
-    card |= {"mig": [made], "held": 43}
+def test_instances_are_drawn_where_they_are_on_their_card(
+    window: Window, stand_in: StandIn, changed_scene: Scene
+) -> None:
+    holder = next(pod for pod in changed_scene.holders.values() if len(pod["devices"]) >= 2)
+    node = changed_scene.fleet[holder["node"]]
+    upper, lower = ({"start": start, "size": 4, "of": 8} for start in (0, 4))
+    for part, placement in zip(holder["devices"][:2], (upper, lower), strict=True):
+        card: Any = next(one for one in node["devices"] if one["id"] == part["id"])
+        part |= {"amounts": {"nvidia.com/mig-3g.40gb": 1}, "placement": placement}  # type: ignore[typeddict-item]
+        made = {"profile": "3g.40gb", "minor": card["minor"], "free": False, "placement": placement}
+        card |= {"mig": [made], "held": 43}
     stand_in.rows["holders"].replace(changed_scene.holders.values())
     stand_in.rows["fleet"].replace(changed_scene.fleet.values())
     window.open(f"/?node={holder['node']}")
-    row = f"[...document.querySelectorAll('.card-table tbody tr')][{card['minor']}]"
-    window.wait(f"{row}?.querySelector('td span[title]')?.title === argument", "3g.40gb: memory slices 4 to 7 of 8")
-    # At a fourth of the card's height, and at three fourths.
-    shades = window.page.evaluate(
-        f"""() => {{
-            const canvas = {row}.querySelector("canvas");
+    rows = "[...document.querySelectorAll('.card-table tr:has(td span[title])')]"
+    titles = ["3g.40gb: memory slices 0 to 3 of 8", "3g.40gb: memory slices 4 to 7 of 8"]
+    window.wait(f"{rows}.map((row) => row.querySelector('td span[title]').title).join() === argument", ",".join(titles))
+    # At a fourth of each card's height, and at three fourths.
+    drawn = window.page.evaluate(
+        f"""() => {rows}.map((row) => {{
+            const canvas = row.querySelector("canvas");
             const pixel = (part) => [canvas.width / 2, canvas.height * part, 1, 1];
             const shade = (part) => String(canvas.getContext("2d").getImageData(...pixel(part)).data);
             return [shade(0.25), shade(0.75)];
-        }}"""
+        }})"""
     )
-    assert len({*shades}) == 2
-    assert "in 1 instance" in window.page.evaluate(f"{row}.innerText")
+    [[held, free], [top, bottom]] = drawn
+    assert held != free
+    assert (top, bottom) == (free, held)
+    assert window.page.evaluate(f"{rows}[0].innerText.includes('in 1 instance')")
 
 
-def test_a_card_that_is_given_to_claims_alone_is_no_failed_one(
+def test_a_card_that_is_given_to_claims_alone_has_not_failed(
     window: Window, stand_in: StandIn, changed_scene: Scene
 ) -> None:
-    for each in changed_scene.fleet.values():
-        for card in each["devices"]:
+    for shown in changed_scene.fleet.values():
+        for card in shown["devices"]:
             card["healthy"] = True
     name, node = next(iter(changed_scene.fleet.items()))
     node["devices"][0] |= {"healthy": False, "barred": "listed by gpu.nvidia.com for ResourceClaims", "free": {}}
     stand_in.rows["fleet"].replace(changed_scene.fleet.values())
     window.open(f"/?node={name}")
-    row = "document.querySelector('.card-table .fault')?.innerText"
+    row = "document.querySelector('.card-table .barred')?.innerText"
     window.wait(f"{row} === argument", "not given by name: listed by gpu.nvidia.com for ResourceClaims")
     window.open("/?search=failed")
     window.wait("document.querySelector('main').innerText.includes(argument)", "No node")
+    # Claims do not get this one either.
+    node["devices"][0]["barred"] = "device taint gpu.nvidia.com/unhealthy:NoExecute"
+    stand_in.rows["fleet"].replace(changed_scene.fleet.values())
+    window.wait(f"{NODES}.map((node) => node.dataset.node).join() === argument", name)

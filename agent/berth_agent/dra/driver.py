@@ -28,7 +28,7 @@ from berth_agent.dra.publisher import SlicePublisher
 from berth_agent.dra.shares import MIB
 from berth_agent.inventory import sysfs
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
-from berth_agent.readings import ClaimedByContainer, ClaimedUnit, Reading
+from berth_agent.readings import ClaimedByContainer, ClaimedPart, Reading
 from berth_agent.vendor import HandOver, PartitionableCard
 from berth_api import names
 from berth_api.allocation import visible
@@ -194,8 +194,10 @@ class ClaimDriver:
         if self._requested is Mode.CLAIMS:
             return ""
         if self._requested is Mode.SHARES:
-            if not (self._has_shares and reading.offered):
+            if not self._has_shares:
                 return "cards of this vendor cannot be shared by claim"
+            if not reading.offered:
+                return "another device plugin offers the cards, so they cannot be shared by claim"
             await self._publisher.probe(shares=True)
             dropped = (
                 "the API server drops shares of devices, as before Kubernetes 1.36, so a card is of one claim alone"
@@ -267,8 +269,11 @@ class ClaimDriver:
             if self._cards(frozenset([visible(unit)])) & claimed:
                 raise AllocationRefusedError(f"{unit}: its card is prepared for a ResourceClaim")
 
-    def units(self, users: Iterable[ClaimedByContainer]) -> tuple[ClaimedUnit, ...]:
-        """Return what containers have of GPUs by the devices of their claims, apart from admin access."""
+    def parts(self, users: Iterable[ClaimedByContainer]) -> tuple[ClaimedPart, ...]:
+        """Return what containers have of GPUs by the devices of their claims, apart from admin access.
+
+        Left out is what is not known: instances that the last reading lacks, and claims whose records are lost.
+        """
         claims = {(claim.namespace, claim.name): claim for claim in self.claims.held.values()}
         instances = {
             instance.id: instance
@@ -276,7 +281,7 @@ class ClaimDriver:
             for instance in (card.mig.instances if card.mig else ())
         }
         return tuple(
-            ClaimedUnit(
+            ClaimedPart(
                 namespace=claim.namespace,
                 pod=user.pod,
                 container=user.container,
@@ -290,7 +295,9 @@ class ClaimDriver:
             if user.device.driver == names.DRA_DRIVER
             and (claim := claims.get((user.device.namespace, user.device.claim))) is not None
             for number, device in enumerate(claim.devices)
-            if device.device == user.device.device and device.type == names.GPU and device.card and not device.admin
+            if device.device == user.device.device and device.type == names.GPU and not device.admin
+            # A claim that was recovered from kubelet's report names no request, and no share.
+            if device.request and device.card and (device.id == device.card or device.id in instances)
         )
 
     def view(self, reading: Reading) -> Reading:

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Collection, Iterable, Iterator
-from operator import attrgetter
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,10 +33,8 @@ class PodResources:
         self._socket, self._plugin = socket, plugin
         self._timeout = timeout
         self._channel = open_channel(socket)
-        self.claimed: tuple[ClaimedDevice, ...] = ()
-        """The devices of ResourceClaims that containers had by the last answer, sorted."""
         self.claim_users: tuple[ClaimedByContainer, ...] = ()
-        """The same, for each container."""
+        """The devices of ResourceClaims that each container had by the last answer, sorted."""
 
     async def list_containers(self) -> tuple[ContainerReport, ...]:
         """Return what kubelet reports that containers have.
@@ -47,9 +44,7 @@ class PodResources:
         """
         method, request = PodResourcesListerStub(self._channel).List, messages.ListPodResourcesRequest()
         answer = await self._call(method, request, messages.ListPodResourcesResponse)
-        self.claim_users = tuple(_claimed(answer))
-        devices = {entry.device for entry in self.claim_users}
-        self.claimed = tuple(sorted(devices, key=attrgetter("namespace", "claim", "driver", "pool", "device")))
+        self.claim_users = tuple(sorted(_claimed(answer), key=_order))
         return tuple(_reports(answer, self._plugin))
 
     async def list_allocatable(self) -> dict[str, frozenset[str]]:
@@ -81,6 +76,11 @@ class PodResources:
     async def close(self) -> None:
         """Close the connection."""
         await self._channel.close()
+
+
+def _order(user: ClaimedByContainer) -> tuple[str, ...]:
+    device = user.device
+    return device.namespace, device.claim, device.driver, device.pool, device.device, user.pod, user.container
 
 
 def _claimed(answer: messages.ListPodResourcesResponse) -> Iterator[ClaimedByContainer]:

@@ -283,10 +283,12 @@ def _known(snapshot: Snapshot) -> tuple[Series, ...]:
         return values.items()
 
     def pod_shares(card: _Card) -> Values:
-        values = {
-            (holder.namespace, holder.pod): holder.memory for holder in snapshot.holders if holder.card == card.info.id
-        }
-        return values.items()
+        # A pod has one share of a card by name, and may have several by claim.
+        memory: dict[tuple[str, str], dict[str, int]] = {}
+        for holder in snapshot.holders:
+            if holder.card == card.info.id and holder.memory is not None:
+                memory.setdefault((holder.namespace, holder.pod), {})[holder.claimed] = holder.memory
+        return [(pod, sum(parts.values())) for pod, parts in memory.items()]
 
     def unheld(card: _Card) -> Values:
         use = snapshot.nodes[card.node].use

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from berth_agent.kubelet.admission.pods import Pod
-from berth_agent.readings import ClaimedUnit, Process
+from berth_agent.readings import ClaimedPart, Process
 from berth_agent.usage import processes
 from berth_api.allocation import Grant, short
 from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec, ExceedingUse
@@ -24,15 +24,15 @@ def exceeding(
     pods: Iterable[Pod],
     spec: DeviceSpec,
     proc: Path,
-    claimed: Iterable[ClaimedUnit] = (),
+    claimed: Iterable[ClaimedPart] = (),
 ) -> tuple[ExceedingUse, ...]:
     """Return the pods whose processes use more memory of a card than their share of it, and the allowance.
 
     `claimed` is what containers have by ResourceClaims.
     """
-    by_claim: dict[str, dict[str, ClaimedUnit]] = {}
-    for unit in claimed:
-        by_claim.setdefault(keys.join(unit.namespace, unit.pod), {})[unit.key] = unit
+    by_claim: dict[str, dict[str, ClaimedPart]] = {}
+    for of_pod in claimed:
+        by_claim.setdefault(keys.join(of_pod.namespace, of_pod.pod), {})[of_pod.key] = of_pod
     cards = {card.id: card for card in spec.devices if card.type == GPU}
     used: dict[int, Mapping[str, int]] = {}
     uses = []
@@ -43,9 +43,9 @@ def exceeding(
             card = cards.get(grant.visible)
             if card is not None and (part := share(grant, card)) is not None:
                 shares[card.minor] += part
-        for unit in by_claim.get(pod.key, {}).values():
-            card = cards.get(unit.card)
-            of_claim = claimed_share(unit, card) if card is not None else None
+        for claimed_part in by_claim.get(pod.key, {}).values():
+            card = cards.get(claimed_part.card)
+            of_claim = claimed_share(claimed_part, card) if card is not None else None
             if card is not None and of_claim is not None and (part := share(of_claim, card)) is not None:
                 shares[card.minor] += part
         for minor, limit in sorted(shares.items()):
@@ -66,14 +66,14 @@ def exceeding(
     return tuple(uses[:MAX_DEVICES])
 
 
-def claimed_share(unit: ClaimedUnit, card: DeviceInfo) -> Grant | None:
+def claimed_share(claimed: ClaimedPart, card: DeviceInfo) -> Grant | None:
     """Return a share of a card by claim, as an allocation would name it; None for what is no share."""
-    if unit.memory is None:
+    if claimed.memory is None:
         return None
     whole = _memory(card)
     # At least 1: a ratio of 0 would not be a part.
-    ratio = max(1, unit.memory * CARD // whole) if whole else CARD
-    amounts = ((GPU_CORE, unit.cores), (GPU_MEMORY, unit.memory), (GPU_MEMORY_RATIO, ratio))
+    ratio = max(1, claimed.memory * CARD // whole) if whole else CARD
+    amounts = ((GPU_CORE, claimed.cores), (GPU_MEMORY, claimed.memory), (GPU_MEMORY_RATIO, ratio))
     return Grant(type=GPU, minor=card.minor, id=card.id, amounts=tuple(amount for amount in amounts if amount[1]))
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from berth_agent.kubelet.admission.mirror import Holding
 from berth_agent.kubelet.admission.pods import Pod
-from berth_agent.readings import ClaimedUnit
+from berth_agent.readings import ClaimedPart
 from berth_agent.usage import exceeding
 from berth_api.allocation import short, visible
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
@@ -35,6 +35,8 @@ class Holder:
     """The same in the words of Events and GpuPods: `whole`, `core 50, memory 40Gi`, `MIG 1g.10gb`, `replica 1 of 4`."""
     memory: int | None = None
     """Bytes of the card that are the pod's; None for a whole card, a replica and an instance."""
+    claimed: str = ""
+    """Names the part of a ResourceClaim: containers that share it have equal ones. Empty for an allocation by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class _Unit:
 
 
 def holders(
-    holdings: Iterable[Holding], pods: Iterable[Pod], spec: DeviceSpec, claimed: Iterable[ClaimedUnit] = ()
+    holdings: Iterable[Holding], pods: Iterable[Pod], spec: DeviceSpec, claimed: Iterable[ClaimedPart] = ()
 ) -> tuple[Holder, ...]:
     """Return the holders of a node's cards: by kubelet's reports, and by allocations that kubelet does not know.
 
@@ -95,7 +97,7 @@ def holders(
         if (unit := units.get(visible(unit_id)))
     ]
     of_allocations = [holder for pod in pods if not pod.uses_plugin for holder in _of_allocation(pod, units)]
-    of_claims = [_of_claim(unit, units[unit.card].card) for unit in claimed if unit.card in units]
+    of_claims = [_of_claim(part, units[part.card].card) for part in claimed if part.card in units]
     return (*of_kubelet, *of_allocations, *of_claims)
 
 
@@ -128,7 +130,7 @@ def _of_allocation(pod: Pod, units: Mapping[str, _Unit]) -> Iterator[Holder]:
                 )
 
 
-def _of_claim(claimed: ClaimedUnit, card: DeviceInfo) -> Holder:
+def _of_claim(claimed: ClaimedPart, card: DeviceInfo) -> Holder:
     unit, grant = _Unit(card=card, instance=claimed.instance), exceeding.claimed_share(claimed, card)
     part = dict(grant.amounts)[GPU_MEMORY_RATIO] / device_text.CARD if grant else unit.share
     return Holder(
@@ -140,6 +142,7 @@ def _of_claim(claimed: ClaimedUnit, card: DeviceInfo) -> Holder:
         share=part,
         text=(device_text.of_share(grant) if grant else _text(unit, "")) or WHOLE,
         memory=exceeding.share(grant, card) if grant else None,
+        claimed=claimed.key,
     )
 
 

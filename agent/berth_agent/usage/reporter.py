@@ -20,7 +20,7 @@ from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.podresources import PodResources
 from berth_agent.publishing.gpupods import GpuPods
-from berth_agent.readings import ClaimedByContainer, ClaimedUnit, NodeUse, Reading
+from berth_agent.readings import ClaimedByContainer, ClaimedPart, NodeUse, Reading
 from berth_agent.usage import exceeding as exceeding_module
 from berth_agent.usage import holders, processes, use
 from berth_agent.usage.holders import Holder, PodNames
@@ -71,7 +71,7 @@ class UsageReporter:
         self._use: NodeUse | None = None
         self._earlier = NodeUse()
         """What an earlier run of the agent published since the node's boot."""
-        self.claimed_units: Callable[[Sequence[ClaimedByContainer]], tuple[ClaimedUnit, ...]] = lambda _: ()
+        self.claimed_parts: Callable[[Sequence[ClaimedByContainer]], tuple[ClaimedPart, ...]] = lambda _: ()
         """Returns what containers have of cards by the devices of their claims; the driver of claims knows it."""
         self._is_due = False
         """Whether something is to be published or checked again, as after each reading."""
@@ -110,7 +110,7 @@ class UsageReporter:
         """Return who holds the cards of the last reading."""
         mirror = self.admission.mirror
         spec = self._reading.spec if self._reading else DeviceSpec()
-        claimed = self.claimed_units(self.admission.claim_users)
+        claimed = self.claimed_parts(self.admission.claim_users)
         return holders.holders(mirror.holdings(), mirror.pods, spec, claimed)
 
     def pod_names(self) -> dict[str, PodNames]:
@@ -175,7 +175,7 @@ class UsageReporter:
         """Return what pods hold now, and what a reading's processes show: foreign processes and pods' excess use."""
         mirror = self.admission.mirror
         pods, holdings, units, proc = mirror.pods, mirror.holdings(), mirror.units, self._settings.proc_root
-        claimed = self.claimed_units(self.admission.claim_users)
+        claimed = self.claimed_parts(self.admission.claim_users)
 
         def by_processes() -> tuple[tuple[ForeignUse, ...], tuple[ExceedingUse, ...], tuple[UnheldUse, ...]]:
             if reading.processes is None:

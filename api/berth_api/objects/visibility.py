@@ -29,7 +29,7 @@ class ObjectMeta(TypedDict):
 
 
 class InstancePlacement(TypedDict):
-    """Where on its card a MIG instance is that is made for a ResourceClaim."""
+    """The place on its card of a MIG instance that is made for a ResourceClaim."""
 
     start: Annotated[int, "The first of its memory slices; the card's first is 0."]
     size: Annotated[int, "Number of its memory slices."]
@@ -73,7 +73,7 @@ class Card(TypedDict):
     unheld: NotRequired[Annotated[int, "Number of pods that use it and do not hold it; absent if it is 0."]]
     numaNode: Annotated[int, "-1 if it is not known."]
     pcie: Annotated[str, "The PCIe switch; empty if it is not known."]
-    mig: Annotated[list[CardInstance], "MIG instances: all that the Device lists, and all that ResourceClaims have."]
+    mig: Annotated[list[CardInstance], "MIG instances that are given by name, or were made for ResourceClaims."]
     links: Annotated[dict[str, str], "Id of another card -> kind of link."]
     metrics: NotRequired[Annotated[Metrics, "What was measured; absent if it is not known or too old."]]
 

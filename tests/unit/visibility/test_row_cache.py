@@ -510,3 +510,26 @@ async def test_who_holds_a_card_by_claim() -> None:
     assert names(await later(state.holders)) == ["p"]
     claims.remove_claim("ns/c")
     assert names(await later(state.holders)) == []
+
+
+async def test_rows_show_an_instance_that_a_claim_has_as_soon_as_a_slice_lists_it() -> None:
+    state = State()
+    state.add_node("n1")
+    claims = ResourceClaims(state.cluster)
+    state.cluster.put_bound(pod("p", {}, on="n1", resourceClaims=[{"name": "c", "resourceClaimName": "c"}]))
+    claims.put_claim(allocated("c", "gpu-0-part", node="n1", driver=DRA_DRIVER, pods=["uid-p"]))
+    [node_row], [pod_row] = bodies(await later(state.fleet)), bodies(await later(state.holders))
+    assert (node_row["devices"][0]["mig"], "placement" in pod_row["devices"][0]) == ([], False)
+    part = listed("gpu-0-part", {f"{DRA_DRIVER}/parentUUID": "GPU-0", f"{DRA_DRIVER}/profile": "1g.10gb"})
+    part["consumesCounters"] = [{"counterSet": "gpu", "counters": {"memory-slice-1": {"value": "1"}}}]
+    claims.put_slice(resource_slice(part, node="n1", driver=DRA_DRIVER, count=2))
+    [node_row], [pod_row] = bodies(await later(state.fleet)), bodies(await later(state.holders))
+    assert [instance["profile"] for instance in node_row["devices"][0]["mig"]] == ["1g.10gb"]
+    assert pod_row["devices"][0]["amounts"] == {"nvidia.com/mig-1g.10gb": 1}
+    counters = resource_slice(node="n1", driver=DRA_DRIVER, name="counters", count=2)
+    sets = {f"memory-slice-{number}": {"value": "1"} for number in range(8)}
+    counters["spec"] |= {"devices": None, "sharedCounters": [{"name": "gpu", "counters": sets}]}
+    claims.put_slice(counters)
+    [node_row], [pod_row] = bodies(await later(state.fleet)), bodies(await later(state.holders))
+    placements = [node_row["devices"][0]["mig"][0].get("placement"), pod_row["devices"][0].get("placement")]
+    assert placements == [{"start": 1, "size": 1, "of": 8}] * 2

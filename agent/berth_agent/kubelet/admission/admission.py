@@ -45,13 +45,8 @@ class KubeletClient(Protocol):
     """The PodResources API."""
 
     @property
-    def claimed(self) -> tuple[ClaimedDevice, ...]:
-        """Return the devices of ResourceClaims that containers had by the last answer, sorted."""
-        ...
-
-    @property
     def claim_users(self) -> tuple[ClaimedByContainer, ...]:
-        """Return the same, for each container."""
+        """Return the devices of ResourceClaims that each container had by the last answer, sorted by device."""
         ...
 
     async def list_containers(self) -> tuple[ContainerReport, ...]:
@@ -129,10 +124,13 @@ class Admission:
         self._failure = ""
         self._reports: tuple[ContainerReport, ...] | None = None
         """What kubelet reported last."""
-        self.claimed: tuple[ClaimedDevice, ...] = ()
-        """The devices of ResourceClaims in this report."""
         self.claim_users: tuple[ClaimedByContainer, ...] = ()
-        """The same, for each container."""
+        """The devices of ResourceClaims in this report, for each container."""
+
+    @property
+    def claimed(self) -> tuple[ClaimedDevice, ...]:
+        """Return the devices of ResourceClaims that containers had by kubelet's last answer, each once, sorted."""
+        return tuple(dict.fromkeys(user.device for user in self.claim_users))
 
     # --- what the device plugin asks ---------------------------------------------------------------------------
 
@@ -243,11 +241,9 @@ class Admission:
         if self.answers is False:
             _log.info("kubelet answers again")
             self.mirror.reorder()
-        claimed, users = self._kubelet.claimed, self._kubelet.claim_users
-        if (reports, claimed, users) != (self._reports, self.claimed, self.claim_users):
+        if (reports, self._kubelet.claim_users) != (self._reports, self.claim_users):
             self.changed.set()
-        self.answers, self._failure, self._reports = True, "", reports
-        self.claimed, self.claim_users = claimed, users
+        self.answers, self._failure, self._reports, self.claim_users = True, "", reports, self._kubelet.claim_users
         self.mirror.apply_reports(reports, asked_at)
 
     async def _release_ended(self) -> None:

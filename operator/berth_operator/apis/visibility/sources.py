@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from berth_api.allocation import Grant, long, short
 from berth_api.device import ExceedingUse
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, PREFIX
-from berth_api.objects.visibility import Exceeding, FleetNode, HoldingPod, QueuedPod, WaitingGang
+from berth_api.objects.visibility import Exceeding, FleetNode, HoldingPod, InstancePlacement, QueuedPod, WaitingGang
 from berth_api.request import AMOUNTS
 from berth_api.resources import PODS, quantity
 from berth_api.values import keys
@@ -21,7 +21,7 @@ from berth_client import times
 from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, QUEUE
 from berth_operator.apis.visibility.row_cache import Row
 from berth_operator.core.advice import fleet_rows
-from berth_operator.core.advice.holders import claimed_grants, holder_row, holds_devices
+from berth_operator.core.advice.holders import NO_PLACEMENTS, claimed_grants, holder_row, holds_devices, placements
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.arrays.column_cache import ColumnCache
 from berth_operator.core.queue import event_labels
@@ -121,12 +121,20 @@ class HolderRows:
                 report = devices[holder.node].agent_report if holder.node in devices else NO_REPORT
                 is_drifted, uses = holder.uid in drifted, report.exceeded_by(holder.uid, holder.pod)
                 with_claims = replace(holder, grants=(*holder.grants, *by_claim)) if by_claim else holder
-                render = functools.partial(self._render, with_claims, drifted=is_drifted, exceeding=uses)
-                yield Row(keys.split(holder.pod), holder, (is_drifted, uses, by_claim), render)
+                placed = placements(fleet, holder) if by_claim else NO_PLACEMENTS
+                render = functools.partial(self._render, with_claims, drifted=is_drifted, exceeding=uses, placed=placed)
+                yield Row(keys.split(holder.pod), holder, (is_drifted, uses, by_claim, placed), render)
             else:
                 yield None
 
-    def _render(self, charge: Charge, *, drifted: bool, exceeding: Iterable[ExceedingUse]) -> HoldingPod | None:
+    def _render(
+        self,
+        charge: Charge,
+        *,
+        drifted: bool,
+        exceeding: Iterable[ExceedingUse],
+        placed: Mapping[str, InstancePlacement],
+    ) -> HoldingPod | None:
         if charge.node not in self._cluster.fleet.rows:
             return None
         uses: list[Exceeding] = [
@@ -138,7 +146,7 @@ class HolderRows:
             }
             for use in exceeding
         ]
-        return holder_row(self._cluster.fleet, charge, uses, drifted=drifted)
+        return holder_row(self._cluster.fleet, charge, uses, drifted=drifted, placed=placed)
 
 
 class QueueRows:

@@ -2,8 +2,8 @@
 
 kubelet may swap the devices of two pods on a node. Both pods still have what they request, so both allocations are
 rewritten to match kubelet. Each rewrite stands alone: it depends only on what kubelet gave, not on whether the other
-rewrite succeeds. If a pod drifted without a counterpart, it is charged for what it holds, and reported once. So is a
-pod whose rewrite keeps failing.
+rewrite succeeds. If a pod drifted without a counterpart, it is charged for what it holds, and reported once. If a
+rewrite keeps failing, its pod is reported, too.
 """
 
 import asyncio

@@ -1,25 +1,24 @@
 """What ResourceClaims have of a GPU: shares, and MIG instances that are made for them.
 
-The charge of a claim is the whole card, because nothing else of the card may be given by name.
+The charge of such a claim is the whole card, because nothing else of the card may be given by name.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from berth_api.allocation import Grant, mig
 from berth_api.allocation.held import CARD
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.objects.visibility import InstancePlacement
+from berth_operator.core.dra.amounts import UNIT
 from berth_operator.core.dra.slices import Device
 from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.fleet.dra.matching import match
 from berth_operator.core.fleet.fleet import Fleet
 
-UNIT: Final = 10**9
-"""Amounts of slices and claims are in billionths."""
-SLICE: Final = "memory-slice-"
-"""The counters of a card's memory slices are named by this and a number, by Berth's driver and by NVIDIA's."""
+MEMORY_SLICE: Final = "memory-slice-"
+"""The counters of a card's memory slices have this and a number as their names, with Berth's driver and NVIDIA's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,41 +26,49 @@ class ClaimedPart:
     """A part of a card that a claim has."""
 
     grant: Grant
-    """Its id is the name of the device in its slice."""
+    """The id of an instance is the name of the device in its slice."""
     profile: str = ""
     """The profile of an instance; empty for a share."""
     placement: InstancePlacement | None = None
-    """Where an instance is; None for a share, and if nothing says it."""
+    """Where an instance is; None for a share, and if its counters do not say it."""
 
 
 def claimed_parts(fleet: Fleet, node: str, claim: ClaimState) -> Iterator[ClaimedPart]:
     """Yield the parts of GPUs of a node that a claim has: no whole cards, and no instances that the Device lists."""
-    if (index := fleet.claims.supply.cards(node)) is None:
-        return
-    for name in claim.devices:
+    # A claim may have several shares of a device, which it holds as one sum.
+    for name in dict.fromkeys(claim.devices):
         if (device := fleet.claims.device(name)) is None:
             continue
-        matched = match(name, device, index)
-        gpus = [card.minor for card in matched.cards if card.type == GPU]
-        if matched.instance or len(gpus) != 1:
+        is_share, attribute = name in claim.held.shared, device.attributes.get(f"{name.driver}/profile")
+        profile = "" if attribute is None else str(attribute.value)
+        if not (is_share or mig.is_profile(profile)) or (index := fleet.claims.supply.cards(node)) is None:
             continue
-        profile = device.attributes.get(f"{name.driver}/profile")
-        if name in claim.held.shared:
-            amounts = _share(device, claim.held.capacity.get(name, {}))
-            yield ClaimedPart(grant=Grant(type=GPU, minor=gpus[0], amounts=amounts, id=name.device))
-        elif profile is not None and mig.is_profile(shown := str(profile.value)):
-            grant = Grant(type=GPU, minor=gpus[0], amounts=((mig.resource(shown), 1),), id=name.device)
-            yield ClaimedPart(grant=grant, profile=shown, placement=_placement(fleet, device))
+        matched = match(name, device, index)
+        minors = [card.minor for card in matched.cards if card.type == GPU]
+        if matched.instance or len(minors) != 1:
+            continue
+        whole = fleet.grant_of_device(node, GPU, minors[0], "")
+        if is_share:
+            yield ClaimedPart(grant=replace(whole, amounts=_share(whole, device, claim.held.capacity.get(name, {}))))
+        else:
+            grant = replace(whole, amounts=((mig.resource(profile), 1),), id=name.device, parent=whole.id)
+            yield ClaimedPart(grant=grant, profile=profile, placement=_placement(fleet, device))
 
 
-def _share(device: Device, held: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return how much of its card a share is; `held` is the capacity that it consumes."""
-    memory, all_memory = held.get("memory", 0), device.capacity.get("memory")
+def _share(whole: Grant, device: Device, held: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return how much of its card a share is; all of it if the slice does not say how much memory the card has.
+
+    `held` is the capacity that the share consumes.
+    """
+    capacity = device.capacity.get("memory")
+    if capacity is None or capacity.value.amount <= 0:
+        return whole.amounts
+    memory, cores = (max(0, held.get(name, 0)) for name in ("memory", "cores"))
     amounts = {
-        GPU_CORE: held.get("cores", 0) // UNIT,
-        GPU_MEMORY: memory // UNIT,
+        GPU_CORE: min(CARD, cores // UNIT),
+        GPU_MEMORY: min(dict(whole.amounts).get(GPU_MEMORY, 0), memory // UNIT),
         # At least 1: parts without cores and ratio count as the whole card.
-        GPU_MEMORY_RATIO: max(1, memory * CARD // all_memory.value.amount) if all_memory else 0,
+        GPU_MEMORY_RATIO: min(CARD, max(1, memory * CARD // capacity.value.amount)),
     }
     return tuple((name, amount) for name, amount in amounts.items() if amount)
 
@@ -70,14 +77,16 @@ def _placement(fleet: Fleet, device: Device) -> InstancePlacement | None:
     """Return where an instance is on its card; None if its counters do not say it."""
     numbers, sets = [], set()
     for (of_set, counter), _ in device.consumes:
-        if counter.startswith(SLICE) and (number := counter.removeprefix(SLICE)).isdecimal():
+        if counter.startswith(MEMORY_SLICE) and (number := counter.removeprefix(MEMORY_SLICE)).isdecimal():
             numbers.append(int(number))
             sets.add(of_set)
     of_card = {
         counter
-        for slice_ in fleet.claims.in_pool(device.pool)
+        for slice_ in (fleet.claims.listed_in(device.pool) if numbers else ())
         for of_set, counters in slice_.counter_sets
         for counter in counters
-        if of_set in sets and counter.startswith(SLICE)
+        if of_set in sets and counter.startswith(MEMORY_SLICE)
     }
-    return {"start": min(numbers), "size": len(numbers), "of": len(of_card)} if numbers and of_card else None
+    if not numbers or max(numbers) >= len(of_card):
+        return None
+    return {"start": min(numbers), "size": len(numbers), "of": len(of_card)}

@@ -93,21 +93,27 @@ def fleet_row(
 
 
 def _add_claimed(fleet: Fleet, name: str, devices: Sequence[Card]) -> None:
-    """Show of which parts of a node's cards claims have shares and instances, in place of the whole cards."""
+    """Replace whole cards by the shares and instances that claims have of them."""
     parts: dict[int, list[ClaimedPart]] = {}
+    claims: dict[int, set[str]] = {}
     for claim in fleet.claims.held_on(name):
         for part in claimed_parts(fleet, name, claim):
             parts.setdefault(part.grant.minor, []).append(part)
+            claims.setdefault(part.grant.minor, set()).add(claim.key)
     for device in devices if parts else ():
-        if device["type"] != GPU or not (of_card := parts.get(device["minor"])):
+        minor = device["minor"]
+        # What others hold, such as the containers of a claim that is gone, stays what is shown.
+        if device["type"] != GPU or minor not in parts or device["users"] > len(claims[minor]):
             continue
-        for part in of_card:
-            if part.profile:
+        is_listed = bool(device["mig"])
+        for part in parts[minor]:
+            # Another driver's instances may be on the Device, too.
+            if part.profile and not is_listed:
                 instance: CardInstance = {"profile": part.profile, "minor": device["minor"], "free": False}
                 if part.placement is not None:
                     instance["placement"] = part.placement
                 device["mig"].append(instance)
-        used = [dict(part.grant.amounts) for part in of_card]
+        used = [dict(part.grant.amounts) for part in parts[minor]]
         device["held"] = round(held.hundredths(used, device["total"]))
 
 

@@ -1,12 +1,14 @@
 """The devices that a pod holds, as a row of the visibility API."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
 from berth_api.allocation import Grant, held
-from berth_api.objects.visibility import Exceeding, HeldPart, HoldingPod
+from berth_api.objects.visibility import Exceeding, HeldPart, HoldingPod, InstancePlacement
 from berth_api.values import keys
 from berth_operator.core.advice.claimed_parts import claimed_parts
 from berth_operator.core.decision.promise import is_promised
@@ -16,6 +18,8 @@ from berth_operator.core.fleet.kubelet_allocation import is_pod
 from berth_operator.core.fleet.nodes.cards import card_id, is_listed, shown_minors
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import NOT_STARTED, Charge
+
+NO_PLACEMENTS: Final[Mapping[str, InstancePlacement]] = MappingProxyType({})
 
 
 def holds_devices(charge: Charge) -> bool:
@@ -38,19 +42,31 @@ def claimed_grants(fleet: Fleet, charge: Charge) -> tuple[Grant, ...]:
     return tuple(grants)
 
 
-def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = (), *, drifted: bool) -> HoldingPod:
-    """Return the row of a pod that is charged to a node, or of a promised place.
-
-    `exceeding`: the pod's use above its shares. `drifted`: whether it holds other devices than it was allocated.
-    """
-    shown, (namespace, name) = shown_minors(charge.grants), keys.split(charge.pod)
-    row, devices = fleet.rows[charge.node], []
-    placements = {
+def placements(fleet: Fleet, charge: Charge) -> dict[str, InstancePlacement]:
+    """Return where the instances of a pod's claims are on their cards, by the ids of their grants."""
+    return {
         part.grant.id: part.placement
         for claim in fleet.claims.of_pod(charge.uid)
         for part in claimed_parts(fleet, charge.node, claim)
         if part.placement is not None
     }
+
+
+def holder_row(
+    fleet: Fleet,
+    charge: Charge,
+    exceeding: Sequence[Exceeding] = (),
+    *,
+    drifted: bool,
+    placed: Mapping[str, InstancePlacement] = NO_PLACEMENTS,
+) -> HoldingPod:
+    """Return the row of a pod that is charged to a node, or of a promised place.
+
+    `exceeding`: the pod's use above its shares. `drifted`: whether it holds other devices than it was allocated.
+    `placed`: the placements of the instances that it has by claim.
+    """
+    shown, (namespace, name) = shown_minors(charge.grants), keys.split(charge.pod)
+    row, devices = fleet.rows[charge.node], []
     for grant in charge.grants:
         part: HeldPart = {
             "type": grant.type,
@@ -59,8 +75,8 @@ def holder_row(fleet: Fleet, charge: Charge, exceeding: Sequence[Exceeding] = ()
             "model": "",
             "amounts": dict(grant.amounts),
         }
-        if grant.id in placements:
-            part["placement"] = placements[grant.id]
+        if grant.id in placed:
+            part["placement"] = placed[grant.id]
         cards = fleet.cards[grant.type]
         slots = np.flatnonzero((cards.minor[row] == grant.minor) & cards.present[row]) if is_listed(grant) else ()
         for slot in slots:

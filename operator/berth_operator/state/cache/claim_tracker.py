@@ -39,8 +39,12 @@ class ClaimTracker:
 
     def update_node(self, node: str) -> None:
         """Correct what claims are charged on a node."""
-        for claim in self._fleet.claims.held_on(node):
+        claims, row = self._fleet.claims.held_on(node), self._fleet.rows.get(node)
+        for claim in claims:
             self._update(node, claim)
+        if claims and row is not None:
+            # A slice shows which parts of cards they have, by which no charge changes.
+            self._fleet.column_cache.move(row)
         self._update_leftovers(node)
 
     def claim_changed(self, before: ClaimState | None, after: ClaimState | None) -> None:

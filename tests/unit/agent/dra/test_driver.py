@@ -21,6 +21,7 @@ from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
 from berth_api.allocation import visible
 from berth_api.device import ClaimedDevice
+from tests.devices import spec
 from tests.unit.agent.dra.test_preparation import BY_CDI, Node, machine
 
 pytestmark = pytest.mark.looptime
@@ -257,14 +258,17 @@ async def test_what_containers_have_of_cards_by_claim(tmp_path: Path) -> None:
         user("monitor", "gpu-0"),
         user("gone", "gpu-1"),
     ]
-    units = driver.units(users)
-    shown = [(unit.pod, unit.container, unit.card, unit.instance.id if unit.instance else "") for unit in units]
+    parts = driver.parts(users)
+    shown = [(part.pod, part.container, part.card, part.instance.id if part.instance else "") for part in parts]
     assert shown == [
         ("pod-whole", "main", "GPU-0", ""),
         ("pod-whole", "other", "GPU-0", ""),
         ("pod-part", "main", "GPU-2", "MIG-2-1"),
     ]
-    assert {(unit.key, unit.memory, unit.cores) for unit in units} == {("whole/0", None, 0), ("part/0", None, 0)}
+    assert {(part.key, part.memory, part.cores) for part in parts} == {("whole/0", None, 0), ("part/0", None, 0)}
+    # An instance that the last reading lacks is not taken for the whole card.
+    await driver.update(Reading(spec=spec(3), findings=()), {"berth.dev/cards": "claims"})
+    assert [part.pod for part in driver.parts(users)] == ["pod-whole", "pod-whole"]
 
 
 async def test_what_a_container_has_of_a_shared_card(tmp_path: Path) -> None:
@@ -283,8 +287,8 @@ async def test_what_a_container_has_of_a_shared_card(tmp_path: Path) -> None:
         }
     )
     await driver.claims.prepare(claim)
-    [unit] = driver.units([user("share", "gpu-0")])
-    assert (unit.card, unit.memory, unit.cores) == ("GPU-0", 20 * 2**30, 25)
+    [part] = driver.parts([user("share", "gpu-0")])
+    assert (part.card, part.memory, part.cores) == ("GPU-0", 20 * 2**30, 25)
 
 
 async def test_a_label_for_partitions_on_cards_of_a_vendor_without_them_is_refused(tmp_path: Path) -> None:

@@ -111,7 +111,13 @@ def everything() -> list[Gpu]:
 def pods_of(fixture: NvmlFixture) -> Pods:
     card = fixture.gpus[0].uuid
     holder = Holder(namespace="ns", pod="a", container="main", card=card, share=0.5, text="half", memory=40 * GI)
-    return Pods(listed=(holder,), names={UID: PodNames(namespace="ns", name="a", containers={CONTAINER: "main"})})
+    # Two shares by claim, of which two containers have one together.
+    by_claim = Holder(namespace="ns", pod="c", container="main", card=card, share=0.1, text="tenth", memory=8 * GI)
+    shares = [("main", "c/0"), ("side", "c/0"), ("main", "c/1")]
+    claimed = [replace(by_claim, container=container, claimed=key) for container, key in shares]
+    return Pods(
+        listed=(holder, *claimed), names={UID: PodNames(namespace="ns", name="a", containers={CONTAINER: "main"})}
+    )
 
 
 @pytest.fixture
@@ -178,6 +184,7 @@ async def test_pods_and_their_processes_are_named(scraped: Scraped) -> None:
     held = {"UUID": a100(0).uuid, "namespace": "ns", "pod": "a", "container": "main"}
     assert scraped.one("berth_gpu_pod_info", **held, share="half", mig_uuid="", GPU_I_ID="") == 0.5
     assert scraped.one("berth_gpu_pod_share_bytes", UUID=a100(0).uuid, namespace="ns", pod="a") == 40 * GI
+    assert scraped.one("berth_gpu_pod_share_bytes", UUID=a100(0).uuid, namespace="ns", pod="c") == 16 * GI
     assert scraped.values("berth_gpu_unheld_memory_bytes", UUID=a100(0).uuid, namespace="ns", pod="b") != {}
     assert list(scraped.values("berth_gpu_unheld_memory_bytes").values()) == [60 * GI]
     memory = "berth_gpu_process_memory_bytes"

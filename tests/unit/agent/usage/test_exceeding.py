@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from berth_agent.kubelet.admission import pods
-from berth_agent.readings import ClaimedUnit, Process
+from berth_agent.readings import ClaimedPart, Process
 from berth_agent.usage.exceeding import ALLOWANCE, exceeding
 from berth_api.device import DeviceSpec
 
@@ -49,15 +49,15 @@ def proc(tmp_path: Path) -> Path:
 
 
 def exceeding_uses(
-    proc: Path, used: dict[int, int], *listed: pods.Pod, minor: int = 0, claimed: Sequence[ClaimedUnit] = ()
+    proc: Path, used: dict[int, int], *listed: pods.Pod, minor: int = 0, claimed: Sequence[ClaimedPart] = ()
 ) -> list[tuple[str, int, str, str]]:
     processes = {minor: [Process(pid=pid, memory=memory) for pid, memory in used.items()]}
     uses = exceeding(processes, listed, SPEC, proc, claimed)
     return [(use.pod, use.minor, str(use.memory), str(use.limit)) for use in uses]
 
 
-def by_claim(number: int, key: str, memory: int | None, container: str = "main") -> ClaimedUnit:
-    return ClaimedUnit(namespace="ns", pod=f"p{number}", container=container, key=key, card="GPU-0", memory=memory)
+def by_claim(number: int, key: str, memory: int | None, container: str = "main") -> ClaimedPart:
+    return ClaimedPart(namespace="ns", pod=f"p{number}", container=container, key=key, card="GPU-0", memory=memory)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def by_claim(number: int, key: str, memory: int | None, container: str = "main")
         ([by_claim(1, "c/0", 20 * GI)], None),
     ],
 )
-def test_shares_by_claim_are_watched_too(proc: Path, claimed: list[ClaimedUnit], limit: str | None) -> None:
+def test_shares_by_claim_are_watched_too(proc: Path, claimed: list[ClaimedPart], limit: str | None) -> None:
     uses = exceeding_uses(proc, {0: 79 * GI}, pod(0), claimed=claimed)
     assert uses == ([("p0", 0, "79Gi", limit)] if limit else [])
 

@@ -7,7 +7,7 @@ import pytest
 
 from berth_agent.kubelet.admission import pods
 from berth_agent.kubelet.admission.mirror import Holding
-from berth_agent.readings import ClaimedUnit
+from berth_agent.readings import ClaimedPart
 from berth_agent.usage import holders
 from berth_api import names
 from berth_api.device import DeviceSpec, MigInstance
@@ -60,7 +60,7 @@ def test_what_kubelet_gave_a_container(unit: str, expected: list[Row]) -> None:
     ],
 )
 def test_what_a_container_has_by_claim(fields: dict[str, Any], expected: Row) -> None:
-    claimed = ClaimedUnit(namespace="ns", pod="a", container="main", key="c/0", card="GPU-0", **fields)
+    claimed = ClaimedPart(namespace="ns", pod="a", container="main", key="c/0", card="GPU-0", **fields)
     gone = replace(claimed, card="GPU-gone")
     [holder] = holders.holders([], [], SPEC, [claimed, gone])
     assert rows((holder,)) == [expected]

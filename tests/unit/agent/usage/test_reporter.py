@@ -42,7 +42,6 @@ class Kubelet:
         self.given = given
         self.is_away = False
         self.asked = asyncio.Event()
-        self.claimed: tuple[ClaimedDevice, ...] = ()
         self.claim_users: tuple[ClaimedByContainer, ...] = ()
 
     async def list_containers(self) -> tuple[ContainerReport, ...]:
@@ -146,9 +145,10 @@ async def test_pods_that_use_cards_of_others_are_published_after_two_readings(wo
     world.kubelet.is_away = False
     assert await world.unheld() == []
     # A Device has a bound, and kubelet's answer has none.
-    world.kubelet.claimed = tuple(
+    devices = (
         ClaimedDevice(namespace="ns", claim="c", driver="d", pool="p", device=f"gpu-{number}") for number in range(300)
     )
+    world.kubelet.claim_users = tuple(ClaimedByContainer(pod="p", container="c", device=device) for device in devices)
     await world.unheld()
     use = world.reporter.with_use(await world.probe.read()).use
     assert use is not None

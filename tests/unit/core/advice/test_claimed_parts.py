@@ -10,10 +10,10 @@ from berth_agent.dra.devices import ListedDevice
 from berth_api.allocation.device_ids import device_name
 from berth_api.names import DRA_DRIVER
 from berth_operator.core.advice.fleet_rows import fleet_row
-from berth_operator.core.advice.holders import claimed_grants, holder_row
+from berth_operator.core.advice.holders import claimed_grants, holder_row, placements
 from berth_operator.core.dra.slices import PoolID
 from berth_operator.core.fleet.dra.store import OwnPools
-from tests.builders import GI, pod
+from tests.builders import GI, NVIDIA, pod, whole
 from tests.claims.own import reported
 from tests.nvml import mig_profiles
 from tests.resource_claims import allocated, listed, resource_slice
@@ -28,6 +28,7 @@ CARD: Final = ListedDevice(
     attributes={"type": {"string": "gpu"}, "uuid": {"string": "GPU-0"}},
     memory="80Gi",
 )
+QUARTER: Final = {"memory": "20Gi", "cores": "0"}
 OWN: Final = OwnPools(drivers=frozenset({DRA_DRIVER}))
 
 
@@ -62,12 +63,17 @@ def placed(world: World, profile: str, start: int) -> str:
 
 def hold(world: World, name: str, *devices: str, **fields: Any) -> Raw:
     """Bind a pod whose claim has these devices, and return the pod's row."""
-    world.to.put_claim(allocated(name, *devices, driver=DRA_DRIVER, pods=[f"uid-{name}"], **fields))
+    return bind(world, name, allocated(name, *devices, driver=DRA_DRIVER, pods=[f"uid-{name}"], **fields))
+
+
+def bind(world: World, name: str, claim: Raw) -> Raw:
+    world.to.put_claim(claim)
     used = [{"name": name, "resourceClaimName": name}]
     world.pods.apply("ADDED", pod(name, on="node", resourceClaims=used))
     charge = world.cluster.fleet.charges[f"uid-{name}"]
     grants = (*charge.grants, *claimed_grants(world.cluster.fleet, charge))
-    return dict(holder_row(world.cluster.fleet, replace(charge, grants=grants), drifted=False))
+    placed = placements(world.cluster.fleet, charge)
+    return dict(holder_row(world.cluster.fleet, replace(charge, grants=grants), drifted=False, placed=placed))
 
 
 def shown(world: World) -> Any:
@@ -102,6 +108,13 @@ def test_the_largest_instance_is_an_instance_and_a_whole_card_is_none() -> None:
     assert [(card["held"], card["mig"]) for card in shown(world)] == [(100, []), (0, [])]
 
 
+def shared_card(memory: str = "80Gi") -> World:
+    capacity = {"memory": {"value": memory}, "cores": {"value": "100"}}
+    uuid = {f"{DRA_DRIVER}/uuid": "GPU-0"}
+    card = listed(CARD.name, uuid, capacity=capacity, allowMultipleAllocations=True)
+    return world_with(resource_slice(card, name="d", driver=DRA_DRIVER))
+
+
 @pytest.mark.parametrize(
     ("consumed", "amounts", "held"),
     [
@@ -110,12 +123,61 @@ def test_the_largest_instance_is_an_instance_and_a_whole_card_is_none() -> None:
     ],
 )
 def test_a_share_by_claim_is_shown_with_its_amounts(consumed: Raw, amounts: Raw, held: int) -> None:
-    capacity = {"memory": {"value": "80Gi"}, "cores": {"value": "100"}}
-    card = listed(CARD.name, {f"{DRA_DRIVER}/uuid": "GPU-0"}, capacity=capacity, allowMultipleAllocations=True)
-    world = world_with(resource_slice(card, name="d", driver=DRA_DRIVER))
+    world = shared_card()
     [part] = hold(world, "a", CARD.name, shareID="1", consumedCapacity=consumed)["devices"]
-    assert (part["minor"], part["amounts"]) == (0, amounts)
+    assert (part["minor"], part["id"], part["amounts"]) == (0, "GPU-0", amounts)
     assert [card["held"] for card in shown(world)] == [held, 0]
+
+
+def test_several_shares_of_a_claim_are_one_sum() -> None:
+    world = shared_card()
+    claim = allocated("a", CARD.name, CARD.name, driver=DRA_DRIVER, pods=["uid-a"], consumedCapacity=QUARTER)
+    for number, result in enumerate(claim["status"]["allocation"]["devices"]["results"]):
+        result["shareID"] = str(number)
+    [part] = bind(world, "a", claim)["devices"]
+    assert part["amounts"] == {"gpu-memory": 40 * GI, "gpu-memory-ratio": 50}
+    hold(world, "b", CARD.name, shareID="2", consumedCapacity=QUARTER)
+    assert shown(world)[0]["held"] == 75
+
+
+def test_a_card_that_a_pod_holds_by_name_as_well_stays_full() -> None:
+    world = opened_card()
+    hold(world, "a", placed(world, "1g.10gb", 0))
+    world.pods.apply("ADDED", pod("by-name", {NVIDIA: "1"}, on="node", allocated=whole(0)))
+    assert (shown(world)[0]["held"], shown(world)[0]["users"]) == (100, 2)
+
+
+@pytest.mark.parametrize(
+    ("memory", "consumed"),
+    [("0", QUARTER), ("-1", QUARTER), ("80Gi", {"memory": "9E", "cores": "900"}), ("80Gi", {"memory": "-1"})],
+)
+def test_amounts_that_cannot_be_cost_no_row(memory: str, consumed: Raw) -> None:
+    world = shared_card(memory)
+    [part] = hold(world, "a", CARD.name, shareID="1", consumedCapacity=consumed)["devices"]
+    assert 0 < shown(world)[0]["held"] <= 100
+    assert all(0 < amount <= (80 * GI if name == "gpu-memory" else 100) for name, amount in part["amounts"].items())
+
+
+@pytest.mark.parametrize("number", ["8", "99999999999999999999999", "x"])
+def test_a_counter_that_the_card_does_not_have_is_no_placement(number: str) -> None:
+    device = listed(f"{CARD.name}-1", {f"{DRA_DRIVER}/parentUUID": "GPU-0", f"{DRA_DRIVER}/profile": "1g.10gb"})
+    device["consumesCounters"] = [{"counterSet": "gpu", "counters": {f"memory-slice-{number}": {"value": "1"}}}]
+    counters = resource_slice(name="counters", driver=DRA_DRIVER, count=2)
+    sets = {f"memory-slice-{at}": {"value": "1"} for at in (0, number)}
+    counters["spec"] |= {"devices": None, "sharedCounters": [{"name": "gpu", "counters": sets}]}
+    world = world_with(resource_slice(device, name="d", driver=DRA_DRIVER, count=2), counters)
+    [part] = hold(world, "a", device["name"])["devices"]
+    assert "placement" not in part
+
+
+def test_placements_stay_while_the_driver_restarts() -> None:
+    world = opened_card()
+    held = placed(world, "3g.40gb", 4)
+    hold(world, "a", held)
+    for name in ("d", "counters"):
+        world.to.remove_slice(name)
+    [instance] = shown(world)[0]["mig"]
+    assert instance["placement"] == {"start": 4, "size": 4, "of": 8}
 
 
 def test_instances_of_a_driver_whose_counters_do_not_say_where_they_are() -> None:

@@ -103,6 +103,9 @@ class Claims:
         self._put_on_nodes(slice_)
         if self._left and self._is_complete(slice_.pool):
             nodes |= self._forget(*self._gone_from(slice_.pool))
+        if slice_.counter_sets:
+            # The devices that consume them are in other slices.
+            nodes = nodes.union(*map(nodes_of, self.in_pool(slice_.pool)))
         return nodes
 
     def remove_slice(self, name: str, until: float) -> set[str]:
@@ -349,12 +352,15 @@ class Claims:
         """Return the slices of a pool, of all generations."""
         return self._by_pool.get(pool, {}).values()
 
+    def listed_in(self, pool: PoolID) -> list[Slice]:
+        """Return the slices of a pool, of all generations, those that are kept before those that exist."""
+        return [*(slice_ for _, slice_ in self._left.values() if slice_.pool == pool), *self.in_pool(pool)]
+
     def device(self, name: DeviceID) -> Device | None:
         """Return a device of the newest generation that has it; None if no slice lists it, or listed it recently."""
         pool = PoolID(name.driver, name.pool)
         if pool not in self._by_name:
-            left = [slice_ for _, slice_ in self._left.values() if slice_.pool == pool]
-            newest_last = sorted((*left, *self.in_pool(pool)), key=lambda slice_: slice_.generation)
+            newest_last = sorted(self.listed_in(pool), key=lambda slice_: slice_.generation)
             found = {device.id.device: device for slice_ in newest_last for device in slice_.devices}
             if not found:
                 return None

@@ -19,7 +19,6 @@ from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, Chooser
 from berth_agent.readings import ClaimedByContainer
 from berth_api.allocation import Grant
-from berth_api.device import ClaimedDevice
 
 GPU = "nvidia.com/gpu"
 
@@ -99,7 +98,6 @@ class Kubelet:
         self.pods: dict[str, Pod] = {}
         self.failed: dict[str, str] = {}
         self.is_away = False
-        self.claimed: tuple[ClaimedDevice, ...] = ()
         self.claim_users: tuple[ClaimedByContainer, ...] = ()
         self._chance = chance
         self._heard = 0

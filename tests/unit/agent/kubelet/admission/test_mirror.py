@@ -13,6 +13,7 @@ from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
 from berth_agent.kubelet.admission.snapshot import ContainerKey
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
+from berth_agent.readings import ClaimedByContainer
 from berth_api.allocation import Grant
 from berth_api.device import ClaimedDevice, DeviceInfo, DeviceSpec, Topology
 from tests.unit.agent.kubelet.admission.kubelets import GPU, Agent, Api, Kubelet, pod, share, units, wants, whole
@@ -518,10 +519,11 @@ async def test_a_refresh_has_news_whichever_reader_saw_it_first(node: Node) -> N
 async def test_devices_of_claims_are_news(node: Node) -> None:
     agent = node(pod("a", 1))
     await agent.admission.refresh()
-    claimed = (ClaimedDevice(namespace="ns", claim="c", driver="d", pool="p", device="gpu-0"),)
-    agent.kubelet.claimed = claimed
+    device = ClaimedDevice(namespace="ns", claim="c", driver="d", pool="p", device="gpu-0")
+    users = [ClaimedByContainer(pod=name, container="main", device=device) for name in ("a", "b")]
+    agent.kubelet.claim_users = tuple(users)
     await agent.admission.refresh()
     assert agent.admission.has_news
-    assert agent.admission.claimed == claimed
+    assert agent.admission.claimed == (device,)
     await agent.admission.refresh()
     assert not agent.admission.has_news

@@ -5,6 +5,8 @@ import { GPU } from "./cards.js";
 /** Below this use a card that is held counts as idle. */
 export const IDLE = 0.01;
 
+const TAINTED = "device taint ";
+
 const MAX_WORDS = 20000;
 const words = new Map();
 
@@ -62,8 +64,8 @@ function toCard(card, before) {
     minor: card.minor,
     id: card.id,
     model: shared(card.model),
-    // A card that is not given by name is no failed one: claims may have it.
-    healthy: card.healthy || Boolean(card.barred),
+    // A card that is not given by name has not failed: claims may have it, unless the driver has tainted it.
+    healthy: card.healthy || Boolean(card.barred && !card.barred.startsWith(TAINTED)),
     barred: card.barred ?? "",
     message: card.message,
     blocked: card.blocked,

@@ -52,7 +52,7 @@ function Row({ node, card, mode }) {
       <td colspan="5"><${Glyph} name="failed" /> ${card.message || "failed; the agent names no cause"}</td>
     </tr>`}
     ${card.barred &&
-    html`<tr class="fault">
+    html`<tr class="barred">
       <td colspan="5">not given by name: ${card.barred}</td>
     </tr>`}
     ${card.unheld > 0 &&
