@@ -112,8 +112,14 @@ def test_a_pod_gets_the_smallest_volume_and_goes_where_it_is(
     shelf.volume("large", "b", capacity={"storage": "20Gi"})
     shelf.volume("small", "b")
     shelf.volume("too-small", "a", capacity={"storage": "1Gi"})
-    shelf.claim("data")
+    # The watches of volumes and pods are apart. Once a pod has the last volume, the operator knows those before it.
+    shelf.storage_class("of-the-last")
+    shelf.volume("last", "a", storage_class="of-the-last")
+    shelf.claim("first", storage_class="of-the-last")
+    shelf.pod("first", "first")
+    shared.bound("first")
 
+    shelf.claim("data")
     shelf.pod("p", "data")
 
     assert shared.bound("p")["spec"]["nodeName"] == there["b"]
