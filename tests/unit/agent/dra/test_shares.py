@@ -360,9 +360,17 @@ async def test_a_server_that_drops_shares_gets_none_and_the_condition_says_why(
     assert not driver.refusal
 
 
-@pytest.mark.parametrize(("has_shares", "offered"), [(False, True), (True, False)])
-async def test_cards_of_vendors_without_limits_are_not_shared(tmp_path: Path, has_shares: bool, offered: bool) -> None:
+@pytest.mark.parametrize(
+    ("has_shares", "offered", "why"),
+    [
+        (False, True, "cards of this vendor cannot be shared by claim"),
+        (True, False, "another device plugin offers the cards, so they cannot be shared by claim"),
+    ],
+)
+async def test_cards_of_vendors_without_limits_or_of_other_plugins_are_not_shared(
+    tmp_path: Path, has_shares: bool, offered: bool, why: str
+) -> None:
     driver, _, _ = start(tmp_path, Pods(), dra=True, has_shares=has_shares)
     await driver.update(Reading(spec=machine(), findings=(), offered=offered), {CARDS_KEY: "shares"})
     assert driver.shown == []
-    assert driver.refusal == "cards of this vendor cannot be shared by claim"
+    assert driver.refusal == why
