@@ -159,9 +159,10 @@ def test_instances_are_drawn_where_they_are_on_their_card(
     holder = next(pod for pod in changed_scene.holders.values() if len(pod["devices"]) >= 2)
     node = changed_scene.fleet[holder["node"]]
     upper, lower = ({"start": start, "size": 4, "of": 8} for start in (0, 4))
-    for part, placement in zip(holder["devices"][:2], (upper, lower), strict=True):
+    parts: list[Any] = holder["devices"][:2]
+    for part, placement in zip(parts, (upper, lower), strict=True):
         card: Any = next(one for one in node["devices"] if one["id"] == part["id"])
-        part |= {"amounts": {"nvidia.com/mig-3g.40gb": 1}, "placement": placement}  # type: ignore[typeddict-item]
+        part |= {"amounts": {"nvidia.com/mig-3g.40gb": 1}, "placement": placement}
         made = {"profile": "3g.40gb", "minor": card["minor"], "free": False, "placement": placement}
         card |= {"mig": [made], "held": 43}
     stand_in.rows["holders"].replace(changed_scene.holders.values())

@@ -26,7 +26,7 @@ from berth_operator.apis.visibility import explanation, sources
 from berth_operator.apis.visibility.kinds import EXPLANATION
 from berth_operator.apis.visibility.slices import Slices, TurnBudget
 from berth_operator.clients.bucket import Bucket
-from berth_operator.core.advice.holders import claimed_grants, holds_devices
+from berth_operator.core.advice.holders import held_by_claim, holds_devices
 from berth_operator.core.advice.remedies import Remedy
 from berth_operator.core.advice.waits import Wait, Waits, Why
 from berth_operator.core.decision import assigned
@@ -133,7 +133,7 @@ class Explainer:
         return kept if kept and self._cluster.clock() - at < KEPT_SECONDS else None
 
     async def _of_bound(self, pod: ObjectMeta, charge: Charge) -> PodExplanation:
-        by_claim = claimed_grants(self._cluster.fleet, charge)
+        by_claim, _ = held_by_claim(self._cluster.fleet, charge)
         charge = replace(charge, grants=(*charge.grants, *by_claim))
         listed = assigned.of_grants(self._cluster.fleet, charge.node, charge.grants)
         sentences = [explanation.bound_message(charge.node, listed, charge.unknown)]

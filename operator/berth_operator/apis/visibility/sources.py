@@ -21,7 +21,7 @@ from berth_client import times
 from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, QUEUE
 from berth_operator.apis.visibility.row_cache import Row
 from berth_operator.core.advice import fleet_rows
-from berth_operator.core.advice.holders import NO_PLACEMENTS, claimed_grants, holder_row, holds_devices, placements
+from berth_operator.core.advice.holders import NONE_PLACED, held_by_claim, holder_row, holds_devices
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.arrays.column_cache import ColumnCache
 from berth_operator.core.queue import event_labels
@@ -106,22 +106,23 @@ class HolderRows:
         """Yield the rows, by namespace and name."""
         drifted = self._cluster.allocations.drifted
         fleet = self._cluster.fleet
-        # The charge of a pod or place -> what its claims hold besides.
-        charges = [(place, tuple[Grant, ...]()) for _, _, place in self._cluster.promises.all() if place.grants]
+        # The charge of a pod or place, and what its claims hold besides.
+        charges: list[tuple[Charge, tuple[Grant, ...], Mapping[str, InstancePlacement]]] = [
+            (place, (), NONE_PLACED) for _, _, place in self._cluster.promises.all() if place.grants
+        ]
         devices = self._cluster.node_cache.devices
         for number, charge in enumerate(list(fleet.charges.values())):
-            by_claim = claimed_grants(fleet, charge)
+            by_claim, placed = held_by_claim(fleet, charge)
             if by_claim or holds_devices(charge):
-                charges.append((charge, by_claim))
+                charges.append((charge, by_claim, placed))
             if number % CHUNK == 0:
                 yield None
         for item in sorted_in_steps(charges, lambda item: item[0].pod):
             if item is not None:
-                holder, by_claim = item
+                holder, by_claim, placed = item
                 report = devices[holder.node].agent_report if holder.node in devices else NO_REPORT
                 is_drifted, uses = holder.uid in drifted, report.exceeded_by(holder.uid, holder.pod)
                 with_claims = replace(holder, grants=(*holder.grants, *by_claim)) if by_claim else holder
-                placed = placements(fleet, holder) if by_claim else NO_PLACEMENTS
                 render = functools.partial(self._render, with_claims, drifted=is_drifted, exceeding=uses, placed=placed)
                 yield Row(keys.split(holder.pod), holder, (is_drifted, uses, by_claim, placed), render)
             else:

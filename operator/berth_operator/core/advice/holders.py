@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import Grant, held
+from berth_api.names import GPU
 from berth_api.objects.visibility import Exceeding, HeldPart, HoldingPod, InstancePlacement
 from berth_api.values import keys
 from berth_operator.core.advice.claimed_parts import claimed_parts
@@ -19,7 +20,7 @@ from berth_operator.core.fleet.nodes.cards import card_id, is_listed, shown_mino
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 
-NO_PLACEMENTS: Final[Mapping[str, InstancePlacement]] = MappingProxyType({})
+NONE_PLACED: Final[Mapping[str, InstancePlacement]] = MappingProxyType({})
 
 
 def holds_devices(charge: Charge) -> bool:
@@ -27,29 +28,22 @@ def holds_devices(charge: Charge) -> bool:
     return bool(charge.grants or charge.unknown) and is_pod(charge)
 
 
-def claimed_grants(fleet: Fleet, charge: Charge) -> tuple[Grant, ...]:
-    """Return what the ResourceClaims of a pod hold on its node, except for what is charged to the pod itself."""
-    if not is_pod(charge):
-        return ()
+def held_by_claim(fleet: Fleet, charge: Charge) -> tuple[tuple[Grant, ...], Mapping[str, InstancePlacement]]:
+    """Return what the ResourceClaims of a pod hold on its node, and where on their cards the instances among it are.
+
+    What is charged to the pod itself is left out. Placements are by the ids of the grants.
+    """
     grants: list[Grant] = []
-    for claim in fleet.claims.of_pod(charge.uid):
+    placed: dict[str, InstancePlacement] = {}
+    for claim in fleet.claims.of_pod(charge.uid) if is_pod(charge) else ():
         if (of_claim := fleet.charges.get(claim_uid(charge.node, claim.uid))) is None:
             continue
-        parts = [part.grant for part in claimed_parts(fleet, charge.node, claim)]
-        divided = {(part.type, part.minor) for part in parts}
-        grants += [grant for grant in of_claim.grants if (grant.type, grant.minor) not in divided]
-        grants += parts
-    return tuple(grants)
-
-
-def placements(fleet: Fleet, charge: Charge) -> dict[str, InstancePlacement]:
-    """Return where the instances of a pod's claims are on their cards, by the ids of their grants."""
-    return {
-        part.grant.id: part.placement
-        for claim in fleet.claims.of_pod(charge.uid)
-        for part in claimed_parts(fleet, charge.node, claim)
-        if part.placement is not None
-    }
+        parts = list(claimed_parts(fleet, charge.node, claim))
+        divided = {part.grant.minor for part in parts}
+        grants += [grant for grant in of_claim.grants if grant.type != GPU or grant.minor not in divided]
+        grants += [part.grant for part in parts]
+        placed |= {part.grant.id: part.placement for part in parts if part.placement is not None}
+    return tuple(grants), placed
 
 
 def holder_row(
@@ -58,7 +52,7 @@ def holder_row(
     exceeding: Sequence[Exceeding] = (),
     *,
     drifted: bool,
-    placed: Mapping[str, InstancePlacement] = NO_PLACEMENTS,
+    placed: Mapping[str, InstancePlacement] = NONE_PLACED,
 ) -> HoldingPod:
     """Return the row of a pod that is charged to a node, or of a promised place.
 

@@ -10,7 +10,7 @@ from berth_agent.dra.devices import ListedDevice
 from berth_api.allocation.device_ids import device_name
 from berth_api.names import DRA_DRIVER
 from berth_operator.core.advice.fleet_rows import fleet_row
-from berth_operator.core.advice.holders import claimed_grants, holder_row, placements
+from berth_operator.core.advice.holders import held_by_claim, holder_row
 from berth_operator.core.dra.slices import PoolID
 from berth_operator.core.fleet.dra.store import OwnPools
 from tests.builders import GI, NVIDIA, pod, whole
@@ -71,8 +71,8 @@ def bind(world: World, name: str, claim: Raw) -> Raw:
     used = [{"name": name, "resourceClaimName": name}]
     world.pods.apply("ADDED", pod(name, on="node", resourceClaims=used))
     charge = world.cluster.fleet.charges[f"uid-{name}"]
-    grants = (*charge.grants, *claimed_grants(world.cluster.fleet, charge))
-    placed = placements(world.cluster.fleet, charge)
+    by_claim, placed = held_by_claim(world.cluster.fleet, charge)
+    grants = (*charge.grants, *by_claim)
     return dict(holder_row(world.cluster.fleet, replace(charge, grants=grants), drifted=False, placed=placed))
 
 
