@@ -120,7 +120,7 @@ def test_the_bus_decides_the_vendor(
 
 
 @pytest.mark.parametrize(("vendor", "expected"), [(NVIDIA, 1), (AMD, 0), (EXAMPLE, 2)])
-def test_the_vendor_of_the_node_limits_shares_if_it_can(
+def test_the_vendor_of_the_node_limits_shares_and_makes_partitions_if_it_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str, expected: int
 ) -> None:
     (tmp_path / "example-1.dist-info").mkdir()
@@ -131,6 +131,7 @@ def test_the_vendor_of_the_node_limits_shares_if_it_can(
     SysfsTree(tmp_path).device("0000:11:00.0", vendor=vendor, **{"class": "0x030200"})
     settings = Settings(node_name="n", sysfs_root=tmp_path, hami_core="/opt/hami")
     assert len(choice.isolation_for(settings, list_pods=no_pods)) == expected
+    assert choice.has_partitions(settings) is (vendor == NVIDIA)
 
 
 async def no_pods() -> tuple[list[Pod], int]:

@@ -13,6 +13,7 @@ from berth_operator.core.advice.fleet_rows import fleet_row
 from berth_operator.core.advice.holders import held_by_claim, holder_row
 from berth_operator.core.dra.slices import PoolID
 from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.nodes.cards import card_id
 from tests.builders import GI, NVIDIA, pod, whole
 from tests.claims.own import reported
 from tests.nvml import mig_profiles
@@ -86,6 +87,9 @@ def test_an_instance_by_claim_is_shown_at_its_placement_and_its_pod_has_no_whole
     [of_large] = hold(world, "a", large)["devices"]
     [of_small] = hold(world, "b", small)["devices"]
     assert (of_large["minor"], of_large["id"], of_large["amounts"]) == (0, large, {"nvidia.com/mig-3g.40gb": 1})
+    # Faults are found by the card's id.
+    by_claim, _ = held_by_claim(world.cluster.fleet, world.cluster.fleet.charges["uid-a"])
+    assert [card_id(grant) for grant in by_claim] == ["GPU-0"]
     assert of_large["placement"] == {"start": 4, "size": 4, "of": 8}
     assert of_small["placement"] == {"start": 0, "size": 1, "of": 8}
     first, other = shown(world)
