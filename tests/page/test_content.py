@@ -203,4 +203,5 @@ def test_a_card_that_is_given_to_claims_alone_has_not_failed(
     # Claims do not get this one either.
     node["devices"][0]["barred"] = "device taint gpu.nvidia.com/unhealthy:NoExecute"
     stand_in.rows["fleet"].replace(changed_scene.fleet.values())
+    window.open("/?search=failed&size=s")
     window.wait(f"{NODES}.map((node) => node.dataset.node).join() === argument", name)
