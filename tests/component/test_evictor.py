@@ -130,6 +130,15 @@ async def test_a_card_that_pods_come_to_again_and_again_is_emptied_ever_less_oft
     assert [round(each / AGAIN) for each in pauses] == [0, 1, 2, 4, 8]
 
 
+async def test_all_pods_of_a_card_are_evicted_before_it_counts_as_emptied() -> None:
+    world = World(("a", 0), ("b", 0), ("c", 0), ("d", 0))
+    world.pods.on_evicted = lambda name: world.sink.apply(
+        "DELETED", pod(name, {GPU: "50"}, on="node", allocated=half(0))
+    )
+    world.fail()
+    assert await world.after(SOON + PERIOD) == ["a", "b", "c", "d"]
+
+
 @pytest.mark.parametrize("reason", ["UntilQuiet", "WhileMeasured"])
 async def test_pods_on_a_card_that_may_recover_stay(reason: str) -> None:
     world = World(("a", 0))
