@@ -228,6 +228,7 @@ def _driver(
         is_current=lambda: usage.admission.is_ready,
         by_claim=lambda: usage.admission.claimed,
         foreign=foreign,
+        lingering=usage.lingering,
         has_shares=choice.has_shares(settings),
         has_partitions=choice.has_partitions(settings),
         on_demand=PartitionsOnDemand(
@@ -317,6 +318,7 @@ class Agent:
             spec=spec,
             by_claim=lambda: admission.claimed if admission.answers else None,
             clock=time.monotonic,
+            lingering=usage.lingering,
         )
         if self._plugin:
             self._plugin.kept_for_claims = left.withheld

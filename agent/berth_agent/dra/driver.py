@@ -7,7 +7,7 @@ gets the device files of a NIC that a claim holds.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -52,6 +52,7 @@ class ClaimDriver:
         is_current: Callable[[], bool],
         by_claim: Callable[[], Sequence[ClaimedDevice]] = tuple,
         foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
+        lingering: Callable[[], Collection[str]] = frozenset,
         has_shares: bool = False,
         has_partitions: bool = True,
         on_demand: PartitionsOnDemand | None = None,
@@ -68,6 +69,7 @@ class ClaimDriver:
             is_current: returns whether kubelet answered when it was asked last.
             by_claim: returns the devices of claims that containers had by kubelet's last answer.
             foreign: returns the minors of the cards that processes of a reading use which still run, and are of no pod.
+            lingering: returns the UIDs of the pods that have gone and still have processes; reads procfs.
             has_shares: whether claims may have shares of this vendor's cards.
             has_partitions: whether partitions can be made on cards of this vendor.
             on_demand: makes partitions of cards; None if nothing does.
@@ -92,6 +94,7 @@ class ClaimDriver:
             boot=boot_id(settings.proc_root),
             state=self._state,
             partitions=on_demand,
+            lingering=lingering,
         )
         self._on_demand = on_demand
         self._is_opened = False
@@ -101,7 +104,11 @@ class ClaimDriver:
         self._undivided: frozenset[str] = frozenset()
         """UUIDs of the cards whose partitions come and go with claims."""
         self._forgotten = ForgottenClaims(
-            self.claims, api=client, pool=settings.node_name, by_claim=lambda: by_claim() if is_current() else None
+            self.claims,
+            api=client,
+            pool=settings.node_name,
+            by_claim=lambda: by_claim() if is_current() else None,
+            lingering=lingering,
         )
         self._spec: DeviceSpec | None = None
         self._roots: dict[str, str] = {}
@@ -317,6 +324,8 @@ class ClaimDriver:
             yield "CheckpointUnreadable", self.claims.failure
         if self.claims.unwritten:
             yield "ClaimsNotWritten", self.claims.unwritten
+        if self._forgotten.problem:
+            yield "ProcessesLeft", self._forgotten.problem
         if not self._endpoint.is_registered:
             yield "NotRegistered", self._endpoint.failure or "kubelet has not registered the driver yet"
         if self.refusal:

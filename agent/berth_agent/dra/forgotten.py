@@ -3,10 +3,13 @@
 kubelet forgets claims if its own state is lost, for example when a Node is made again. A claim is forgotten if, for
 some minutes, neither the API server says that a pod needs it on this node, nor kubelet that a container has it. If one
 of the two cannot be asked, the time begins again.
+
+Both drop a pod at once that is deleted by force, also if its processes cannot be killed. So nothing is released while
+processes of such a pod run: one of them may use the claim's card.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -28,6 +31,8 @@ FORGOTTEN_SECONDS: Final = 300.0
 """Seconds after which a claim is forgotten. kubelet releases one within 60 s after its containers have ended."""
 ANSWER_SECONDS: Final = 5.0
 """Seconds that the API server has: kubelet's calls wait for the last question."""
+NAMED: Final = 3
+"""Claims and pods that a problem names."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -42,13 +47,25 @@ class ForgottenClaims:
         api: ObjectReader,
         pool: str,
         by_claim: Callable[[], Iterable[ClaimedDevice] | None],
+        lingering: Callable[[], Collection[str]] = frozenset,
     ) -> None:
-        """Set its parts; `by_claim` returns what containers have of claims, None while kubelet does not answer."""
+        """Set its parts.
+
+        Args:
+            claims: the claims of the node.
+            api: the API server.
+            pool: the pool of this node.
+            by_claim: returns what containers have of claims, None while kubelet does not answer.
+            lingering: returns the UIDs of the pods that have gone and still have processes; reads procfs.
+        """
         self._claims = claims
         self._api = api
         self._pool = pool
         self._by_claim = by_claim
+        self._lingering = lingering
         self._since: dict[str, float] = {}
+        self.problem = ""
+        """Why forgotten claims are not released; empty if they are, or if there are none."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -62,8 +79,11 @@ class ForgottenClaims:
         held = self._claims.held
         unneeded = [uid for uid, claim in held.items() if await self._is_unneeded(uid, claim)]
         self._since = {uid: self._since.get(uid, now) for uid in unneeded}
-        for uid in unneeded:
-            if now - self._since[uid] >= FORGOTTEN_SECONDS:
+        due = [uid for uid in unneeded if now - self._since[uid] >= FORGOTTEN_SECONDS]
+        pods = self._lingering() if due else ()
+        self.problem = _problem([held[uid].title for uid in due], pods) if pods else ""
+        if not pods:
+            for uid in due:
                 await self._release(uid, held[uid])
 
     async def _release(self, uid: str, claim: HeldClaim) -> None:
@@ -104,3 +124,16 @@ class ForgottenClaims:
         except (CallError, TimeoutError):
             return False
         return not live["status"].get("reservedFor")
+
+
+def _problem(claims: Sequence[str], pods: Collection[str]) -> str:
+    """Return why claims keep their cards though no pod that still exists needs them."""
+    return (
+        f"{_named(claims)} may not be released: processes of pods that have gone still run, and may use the cards. "
+        f"End them, or reboot the node; the pods' UIDs: {_named(sorted(pods))}"
+    )
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

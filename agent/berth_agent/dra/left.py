@@ -4,7 +4,7 @@ The driver can be switched off while pods with claims run, also by a downgrade o
 kubelet releases these claims. So their cards are withheld from kubelet's device API while containers have them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
@@ -31,6 +31,7 @@ class LeftClaims:
         spec: Callable[[], DeviceSpec | None],
         by_claim: Callable[[], Iterable[ClaimedDevice] | None],
         clock: Callable[[], float],
+        lingering: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         """Read the records of claims.
 
@@ -39,6 +40,7 @@ class LeftClaims:
             spec: returns the node's devices, None before the first reading.
             by_claim: returns what containers have of claims, None while kubelet does not answer.
             clock: returns the time in seconds.
+            lingering: returns the UIDs of the pods that have gone and still have processes; reads procfs.
         """
         self._pool = settings.node_name
         self._spec = spec
@@ -53,7 +55,7 @@ class LeftClaims:
         """Devices that claims have with admin access, which keep them from no other."""
         self._devices = set(self._cards)
         """What claims have: recorded or reported, and not ended."""
-        self._ended = recovery.EndedDevices()
+        self._ended = recovery.EndedDevices(lingering=lingering)
         if self._cards:
             _log.warning("the driver of claims is off; cards of its claims are withheld while containers have them")
 

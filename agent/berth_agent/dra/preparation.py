@@ -94,8 +94,13 @@ class Preparation:
         state: Callable[[], NodeState | None],
         wait: float = WAIT,
         partitions: PartitionsOnDemand | None = None,
+        lingering: Callable[[], Collection[str]] = frozenset,
     ) -> None:
-        """Set its parts; `state` returns None until the node's cards and pods are known."""
+        """Set its parts.
+
+        `state` returns None until the node's cards and pods are known, and `lingering` the UIDs of the pods that have
+        gone and still have processes.
+        """
         self._partitions = partitions
         self._api = api
         self._store = store
@@ -118,7 +123,7 @@ class Preparation:
         """The last write of recovered claims."""
         self._unwritten: dict[str, tuple[str, float]] = {}
         """What could not be written of a claim, and until when that is a problem, by UID."""
-        self._ended = recovery.EndedDevices()
+        self._ended = recovery.EndedDevices(lingering=lingering)
         self._lock = asyncio.Lock()
         self._preparing: dict[str, set[object]] = {}
         """The calls of Prepare since the last Unprepare that still run, by UID."""

@@ -6,7 +6,7 @@ until kubelet's calls complete it.
 """
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -32,13 +32,20 @@ ReportedDevice = tuple[str, str, str]
 class EndedDevices:
     """Which devices of claims no container has any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, lingering: Callable[[], Collection[str]] = frozenset) -> None:
+        """Set what returns the UIDs of the pods that have gone and still have processes: kubelet does not report them.
+
+        It reads procfs, and is called only if kubelet has not reported a device for `ENDED_SECONDS`.
+        """
+        self._lingering = lingering
         self._since: dict[ReportedDevice, float] = {}
 
     def among(
         self, held: Iterable[ReportedDevice], reported: Iterable[ClaimedDevice] | None, *, pool: str, now: float
     ) -> set[ReportedDevice]:
         """Return those of the held devices that each report of the last `ENDED_SECONDS` lacks.
+
+        None have ended while processes of a pod that has gone may use them.
 
         Args:
             held: the devices that claims have.
@@ -48,7 +55,8 @@ class EndedDevices:
         """
         missing = set() if reported is None else set(held) - own(reported, pool)
         self._since = {device: self._since.get(device, now) for device in missing}
-        return {device for device, since in self._since.items() if now - since >= ENDED_SECONDS}
+        ended = {device for device, since in self._since.items() if now - since >= ENDED_SECONDS}
+        return set() if ended and self._lingering() else ended
 
 
 def from_files(folder: Path, *, boot: str) -> dict[str, HeldClaim]:

@@ -106,6 +106,11 @@ class UsageReporter:
             return (self._use or self._earlier).foreign
         return processes.foreign(reading.processes, self._settings.proc_root)
 
+    def lingering(self) -> frozenset[str]:
+        """Return the UIDs of the pods that have processes, and are not among the node's pods any more; read procfs."""
+        listed = {pod.cgroup_uid for pod in self.admission.mirror.pods}
+        return processes.pods_with_processes(self._settings.proc_root) - listed
+
     def holders(self) -> tuple[Holder, ...]:
         """Return who holds the cards of the last reading."""
         mirror = self.admission.mirror

@@ -12,6 +12,7 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.dra.checkpoint import NAME
 from berth_agent.dra.driver import ClaimDriver
 from berth_agent.dra.endpoint import DriverEndpoint
+from berth_agent.dra.forgotten import FORGOTTEN_SECONDS, INTERVAL
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, NoPreference
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
 from berth_agent.readings import ClaimedByContainer, Process, Reading
@@ -58,6 +59,7 @@ def start(
     pods: Pods,
     foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
     *,
+    lingering: Callable[[], frozenset[str]] = frozenset,
     has_shares: bool = True,
     has_partitions: bool = True,
     **options: Any,
@@ -76,6 +78,7 @@ def start(
         held=lambda: pods.held,
         is_current=lambda: pods.is_current,
         foreign=foreign,
+        lingering=lingering,
         has_shares=has_shares,
         has_partitions=has_partitions,
     )
@@ -299,3 +302,27 @@ async def test_a_label_for_partitions_on_cards_of_a_vendor_without_them_is_refus
     assert "label berth.dev/partitions=all has no effect: partitions cannot be made on cards of this vendor" in (
         found.message
     )
+
+
+async def test_a_claim_of_a_pod_that_was_deleted_by_force_keeps_its_card_while_a_process_runs(tmp_path: Path) -> None:
+    lingering = frozenset({"pod-1"})
+    driver, node, _ = start(tmp_path, Pods(), lingering=lambda: lingering)
+    reading = Reading(spec=machine(), findings=())
+    await driver.update(reading, {})
+    await driver.claims.prepare(node.allocate("one", "gpu-0"))
+    del node.claims["one"]
+    looking = asyncio.create_task(driver._forgotten.run())
+    await asyncio.sleep(FORGOTTEN_SECONDS + INTERVAL / 2)
+    assert "ProcessesLeft" not in dict(driver._problems())
+    await asyncio.sleep(INTERVAL)
+    [served] = driver.view(reading).findings
+    assert served.reason == "ProcessesLeft"
+    assert served.message.startswith(
+        "ResourceClaim ns/one may not be released: processes of pods that have gone still run, and may use the cards. "
+        "End them, or reboot the node; the pods' UIDs: pod-1"
+    )
+    assert driver.withheld() == {"GPU-0"}
+    lingering = frozenset()
+    await asyncio.sleep(INTERVAL)
+    assert ("ProcessesLeft" in dict(driver._problems()), driver.withheld()) == (False, frozenset())
+    looking.cancel()

@@ -17,6 +17,8 @@ from tests.unit.agent.dra.test_preparation import Node
 
 pytestmark = pytest.mark.looptime
 
+POD = "1f2e3d4c-5b6a-4788-9900-aabbccddeeff"
+
 
 class World(Node):
     """A node with a prepared claim that a pod reserves, and whose containers have ended."""
@@ -28,6 +30,7 @@ class World(Node):
         self.refusal: ApiError | None = None
         self.reported: list[ClaimedDevice] | None = []
         self.on_answer: Callable[[], object] = lambda: None
+        self.lingering = frozenset[str]()
         self.reserve()
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -47,6 +50,19 @@ class World(Node):
     def deallocate(self) -> None:
         del self.claims["one"]["status"]["allocation"]
 
+    def delete_by_force(self) -> None:
+        self.claims.clear()
+        self.lingering = frozenset({POD})
+
+    def forgotten(self) -> ForgottenClaims:
+        return ForgottenClaims(
+            self.preparation,
+            api=self,
+            pool="node",
+            by_claim=lambda: self.reported,
+            lingering=lambda: self.lingering,
+        )
+
     def refuse(self, status: HTTPStatus, message: str, reason: str = "Unknown") -> None:
         self.refusal = ApiError(status, reason, message)
 
@@ -63,6 +79,7 @@ CASES: dict[str, tuple[Callable[[World], object], bool]] = {
     "a container of another claim runs": (lambda world: world.report("two"), False),
     "a pod reserves it": (lambda world: world.reserve("pod"), True),
     "a container has it": (lambda world: world.report("one"), True),
+    "its pod was deleted by force, and a process of it still runs": (lambda world: world.delete_by_force(), True),
     "kubelet does not answer": (lambda world: setattr(world, "reported", None), True),
     "the API server fails": (lambda world: world.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "one not now"), True),
     "the agent lacks the right": (lambda world: world.refuse(HTTPStatus.FORBIDDEN, "one forbidden"), True),
@@ -80,7 +97,7 @@ async def test_a_claim_that_nobody_needs_for_minutes_is_released(tmp_path: Path,
     await world.preparation.prepare(world.key)
     happens, is_kept = CASES[case]
     happens(world)
-    forgotten = ForgottenClaims(world.preparation, api=world, pool="node", by_claim=lambda: world.reported)
+    forgotten = world.forgotten()
     looking = asyncio.create_task(forgotten.run())
     await asyncio.sleep(FORGOTTEN_SECONDS + INTERVAL / 2)
     assert world.is_held()
@@ -92,7 +109,7 @@ async def test_a_claim_that_nobody_needs_for_minutes_is_released(tmp_path: Path,
 async def test_the_time_begins_again_when_somebody_may_need_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     await world.preparation.prepare(world.key)
-    forgotten = ForgottenClaims(world.preparation, api=world, pool="node", by_claim=lambda: world.reported)
+    forgotten = world.forgotten()
 
     async def look(times: int) -> None:
         for _ in range(times):
@@ -120,7 +137,7 @@ async def test_the_time_begins_again_when_somebody_may_need_it(tmp_path: Path) -
 async def test_a_pod_that_comes_at_the_last_moment_keeps_its_claim(tmp_path: Path) -> None:
     world = World(tmp_path)
     await world.preparation.prepare(world.key)
-    forgotten = ForgottenClaims(world.preparation, api=world, pool="node", by_claim=lambda: world.reported)
+    forgotten = world.forgotten()
     for _ in range(5):
         await asyncio.sleep(INTERVAL)
         await forgotten.look()

@@ -44,8 +44,14 @@ async def test_a_card_of_a_claim_is_withheld_while_a_container_has_it(tmp_path: 
             for path in (tmp_path / "cdi").iterdir():
                 path.unlink()
     reported: list[ClaimedDevice] | None = None
-    now = 0.0
-    left = LeftClaims(settings(tmp_path), spec=machine, by_claim=lambda: reported, clock=lambda: now)
+    now, lingering = 0.0, frozenset[str]()
+    left = LeftClaims(
+        settings(tmp_path),
+        spec=machine,
+        by_claim=lambda: reported,
+        clock=lambda: now,
+        lingering=lambda: lingering,
+    )
     # Before kubelet has answered, while it does not know its pods yet, and what it reports then.
     assert left.withheld() == {"GPU-0", "GPU-2"}
     reported = []
@@ -68,6 +74,9 @@ async def test_a_card_of_a_claim_is_withheld_while_a_container_has_it(tmp_path: 
         reported, now = answer, now + seconds
         assert left.withheld() == {"GPU-2"}
     now += ENDED_SECONDS
+    lingering = frozenset({"pod"})
+    assert left.withheld() == {"GPU-2"}
+    lingering = frozenset()
     assert left.withheld() == set()
 
 

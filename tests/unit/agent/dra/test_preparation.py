@@ -53,6 +53,7 @@ class Node:
         self.pods: list[dict[str, Any]] = []
         self.by_name: frozenset[str] = frozenset()
         self.by_claim: Sequence[ClaimedDevice] = ()
+        self.lingering = frozenset[str]()
         self.vendor: dict[str, Any] = {}
         self.is_known = True
         self.boot = "boot-1"
@@ -128,6 +129,7 @@ class Node:
             state=self.state,
             wait=wait,
             partitions=partitions,
+            lingering=lambda: self.lingering,
         )
 
     def files(self) -> dict[str, Any]:
@@ -601,6 +603,11 @@ async def test_a_card_of_a_claim_that_only_kubelet_names_is_kept_until_it_is_fre
         assert restarted.cards() == frozenset({"GPU-0", "GPU-1"})
         await asyncio.sleep(ENDED_SECONDS - 1)
     await asyncio.sleep(1)
+    # Its pod was deleted by force, and a process of it still runs.
+    node.lingering = frozenset({"pod"})
+    await load(restarted)
+    assert restarted.cards() == frozenset({"GPU-0", "GPU-1"})
+    node.lingering = frozenset()
     await load(restarted)
     assert restarted.cards() == frozenset({"GPU-0"})
     await restarted.prepare(node.allocate("other", "gpu-1"))

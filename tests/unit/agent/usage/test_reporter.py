@@ -171,6 +171,18 @@ async def test_what_an_earlier_run_published_stands_until_processes_are_listed(w
     assert (use.foreign, use.unheld) == ((), ())
 
 
+async def test_pods_that_have_gone_or_ended_linger_while_they_have_processes(world: World) -> None:
+    await world.use(await world.probe.read())
+    static = replace(pod("none", 0), uid="mirror", static_uid=OF_GONE)
+    for listed, lingering in (
+        ([pod("none", 0), replace(pod("other", 1), ended=True), static], {UIDS["other"]}),
+        ([pod("none", 0), pod("other", 1), static], set()),
+        ([pod("none", 0), pod("other", 1)], {OF_GONE}),
+    ):
+        world.reporter.admission.replace_pods(listed, 2)
+        assert world.reporter.lingering() == lingering
+
+
 async def test_what_was_published_before_a_boot_does_not_stand(world: World) -> None:
     foreign = (ForeignUse(type="gpu", minor=1, processes=1),)
     world.reporter.restore(DeviceSpec(), NodeUse(boot_id="a", foreign=foreign))
