@@ -343,6 +343,8 @@ class Partitions(Protocol):
     async def destroy(self, key: str) -> None:
         """Destroy a partition; there may be none of this key.
 
+        If its card does not answer, it stays, and the call succeeds. `list` shows it when the card answers again.
+
         Raises:
             RefusedError: it may still be there.
         """

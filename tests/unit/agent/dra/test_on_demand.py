@@ -375,6 +375,23 @@ async def test_a_process_that_hangs_is_asked_for_no_change_until_it_has_listed_a
             assert (one.process.changes, places(fixture)) == (changes + 1, [])
 
 
+async def test_a_pod_whose_card_has_fallen_off_the_bus_can_end(machine: Machine, agent: Start, tmp_path: Path) -> None:
+    fixture = machine(*(with_profiles(h100(number), mig_profiles.H100_80) for number in range(2)))
+    probe, node = agent(fixture), Node(tmp_path / "agent")
+    with serving(fixture, tmp_path / "record") as sockets:
+        async with Agent(node, probe, sockets).running() as one:
+            key = node.allocate("one", device(one, "3g-40gb", 4), pool=NODE)
+            await one.claims.prepare(key)
+            fixture.lose(0)
+            await one.look()
+            await one.claims.unprepare(key)
+            assert (places(fixture), node.recorded(), node.files()) == ([(9, 4)], {}, {})
+            # It answers again, with the instance.
+            fixture.restore(0)
+            await one.look()
+            assert places(fixture) == []
+
+
 async def test_a_partition_that_a_pod_got_by_name_is_destroyed_when_this_pod_has_ended(
     machine: Machine, agent: Start, tmp_path: Path
 ) -> None:

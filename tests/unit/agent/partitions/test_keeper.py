@@ -200,11 +200,36 @@ def test_a_card_that_is_lost_or_removed_keeps_no_other_from_its_partitions(machi
     assert listed["problems"] == ["card 0: GPU is lost"]
     keeper(fixture).destroy("claim-2/gpu")
     with pytest.raises(RefusedError, match=rf"^{first} is not on this node, does not answer, or has no MIG$"):
-        keeper(fixture).destroy(KEY)
+        keeper(fixture).clear(first)
+    keeper(fixture).destroy(KEY)
+    assert len(PartitionRecord(fixture.folder / "record")) == 1
     fixture.reboot()
     fixture.remove(0)
     assert keeper(fixture, boot="boot-2").recover() == {}
     assert len(PartitionRecord(fixture.folder / "record")) == 0
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_partition_of_a_lost_card_is_destroyed_when_the_card_answers_again(
+    machine: Machine, *, is_lost: bool
+) -> None:
+    """The card has fallen off the bus, or answers only some calls."""
+    fixture = machine(card())
+    make(fixture)
+    if is_lost:
+        fixture.lose(0)
+    else:
+        fixture.fail(0, "nvmlDeviceGetGpuInstances")
+    keeper(fixture).destroy(KEY)
+    listed = keeper(fixture).list()
+    assert (listed["cards"], len(listed["problems"])) == ([], 1)
+    fixture.restore(0)
+    fixture.gpus[0].fails.clear()
+    fixture.write()
+    (described,) = keeper(fixture).list()["cards"]
+    assert [instance["key"] for instance in described["instances"]] == [KEY]
+    keeper(fixture).destroy(KEY)
+    assert (places(fixture), len(PartitionRecord(fixture.folder / "record"))) == ([], 0)
 
 
 def test_one_process_has_the_record(tmp_path: Path) -> None:

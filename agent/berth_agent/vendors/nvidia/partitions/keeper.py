@@ -9,6 +9,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
+
 from berth_agent.vendor import PartitionProfile, Placement, RefusedError
 from berth_agent.vendors.nvidia.nvml import library, mig
 from berth_agent.vendors.nvidia.nvml.library import Handle, NvmlError
@@ -21,6 +23,12 @@ MAX_STEPS: Final = 32
 IN_USE_TRIES: Final = 20
 IN_USE_PAUSE: Final = 0.25
 """Seconds between two tries to change what is in use."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class CardLostError(RefusedError):
+    """A card does not answer, is not on this node, or has no MIG: `list` leaves it out."""
 
 
 class PartitionKeeper:
@@ -93,6 +101,9 @@ class PartitionKeeper:
     def destroy(self, key: str) -> None:
         """Destroy a partition that this process made. If there is none under the key, there is nothing to do.
 
+        If its card does not answer, the record says that it is to be destroyed, and the caller goes on: its pod must be
+        able to end, so that the node can be drained. If the card answers again, `list` shows the key.
+
         Raises:
             RefusedError: it is in use, or somebody has made a compute instance in it.
             NvmlError: a call failed; repeat it.
@@ -102,6 +113,8 @@ class PartitionKeeper:
             with self._session():
                 try:
                     self._roll_back(key)
+                except CardLostError as error:
+                    _log.warning("partition stays in the record until its card answers", key=key, reason=str(error))
                 except RefusedError:
                     self._keep(key)
                     raise
@@ -248,10 +261,16 @@ class PartitionKeeper:
             handle = library.if_reported(_with_mig, index)
             if handle is not None and library.if_reported(library.uuid, handle) == card:
                 return handle
-        raise RefusedError(f"{card} is not on this node, does not answer, or has no MIG")
+        raise CardLostError(f"{card} is not on this node, does not answer, or has no MIG")
 
     def _look(self, card: str) -> SeenCard:
-        return _seen(self._handle(card))
+        handle = self._handle(card)
+        try:
+            return _seen(handle)
+        except NvmlError as error:
+            if error.lost_session:
+                raise
+            raise CardLostError(f"{card} does not answer: {error}") from error
 
     def _described(self, handle: Handle) -> dict[str, Any]:
         card = library.uuid(handle)
