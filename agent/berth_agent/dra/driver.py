@@ -340,6 +340,8 @@ class ClaimDriver:
             yield "PartitionsRefused", self._unopened
         if self._on_demand is None and any(one.is_made for held in self.claims.held.values() for one in held.devices):
             yield "PartitionsRefused", f"claims have partitions, and cannot be released: {NO_PROCESS}"
+        elif self.claims.undestroyed:
+            yield "PartitionsRefused", self.claims.undestroyed
         # A node without cards has no library that the process could ask.
         has_cards = any(device.type == names.GPU for device in self._spec.devices) if self._spec else False
         asked = self._on_demand if self._is_opened or has_cards else None

@@ -33,7 +33,7 @@ WAIT: Final = 20.0
 POLL: Final = 0.25
 NO_PROCESS: Final = "the agent runs without the process that makes partitions (--dra-partitions)"
 REMEMBERED: Final = 180.0
-"""Seconds for which a failed write is a problem. kubelet calls again after 60 to 90 s, if its pod still needs that."""
+"""Seconds for which a failed call is a problem. kubelet calls again after 60 to 90 s, if its pod still needs that."""
 
 T = TypeVar("T")
 
@@ -123,6 +123,8 @@ class Preparation:
         """The last write of recovered claims."""
         self._unwritten: dict[str, tuple[str, float]] = {}
         """What could not be written of a claim, and until when that is a problem, by UID."""
+        self._undestroyed: dict[str, tuple[str, float]] = {}
+        """Why what was made for a claim could not be destroyed, and until when that is a problem, by UID."""
         self._ended = recovery.EndedDevices(lingering=lingering)
         self._lock = asyncio.Lock()
         self._preparing: dict[str, set[object]] = {}
@@ -148,6 +150,14 @@ class Preparation:
         """What could not be written of a claim lately, and why; empty if each claim's last write succeeded."""
         now = asyncio.get_running_loop().time()
         return next((failure for failure, until in self._unwritten.values() if now < until), "")
+
+    @property
+    def undestroyed(self) -> str:
+        """Why a claim was not released lately: what was made for it is still there; empty if there is no such claim."""
+        now = asyncio.get_running_loop().time()
+        failures = [failure for failure, until in self._undestroyed.values() if now < until]
+        more = f" ({len(failures) - 1} more claims are not released)" if len(failures) > 1 else ""
+        return f"{failures[0]}{more}" if failures else ""
 
     def leave(self) -> None:
         """Refuse calls that wait for devices: the agent ends. kubelet repeats calls that are refused."""
@@ -416,7 +426,13 @@ class Preparation:
             left.pop(claim.uid, None)
             # Those of an unknown UID, too: kubelet has just given it.
             for held in (held for uid, held in before.items() if uid not in left):
-                await self._destroy(claim, held)
+                try:
+                    await self._destroy(claim, held)
+                except RefusedError as error:
+                    # kubelet creates no Event for it.
+                    self._undestroyed[claim.uid] = str(error), asyncio.get_running_loop().time() + REMEMBERED
+                    raise
+            self._undestroyed.pop(claim.uid, None)
             with self._writing(claim.uid, f"{claim.title} not released: its record is not removed"):
                 await asyncio.to_thread(cdi.path(self._folder, claim.uid).unlink, missing_ok=True)
                 if left != before:

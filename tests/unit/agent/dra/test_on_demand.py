@@ -58,6 +58,8 @@ class Process(PartitionClient):
 
     crash = ""
     hangs = False
+    refusal = ""
+    """What it answers to each change; empty if it makes the change."""
     changes = 0
     """How often it was asked to change something."""
 
@@ -79,6 +81,8 @@ class Process(PartitionClient):
 
     def _die(self, moment: str) -> None:
         self.changes += moment.startswith("before")
+        if self.refusal:
+            raise RefusedError(self.refusal)
         if self.crash == moment:
             raise KilledError
 
@@ -373,6 +377,35 @@ async def test_a_process_that_hangs_is_asked_for_no_change_until_it_has_listed_a
             await one.look()
             await one.claims.unprepare(key)
             assert (one.process.changes, places(fixture)) == (changes + 1, [])
+
+
+async def test_an_instance_in_use_is_a_problem_of_the_node_until_its_claim_is_released(
+    machine: Machine, agent: Start, tmp_path: Path
+) -> None:
+    fixture = machine(with_profiles(h100(), mig_profiles.H100_80))
+    probe, node = agent(fixture), Node(tmp_path / "agent")
+    with serving(fixture, tmp_path / "record") as sockets:
+        async with Agent(node, probe, sockets).running() as one:
+            name = device(one, "3g-40gb", 4)
+            key = node.allocate("one", name, pool=NODE)
+            await one.claims.prepare(key)
+            one.process.refusal = "GPU instance 2 of GPU-0 is in use by the processes [4711]"
+            with pytest.raises(RefusedError, match="in use by the processes"):
+                await one.claims.unprepare(key)
+            assert f"ResourceClaim ns/one not released: {name}: {one.process.refusal}" in one.condition()[1]
+            # The label does not matter: the pod waits for it in any case.
+            one.labels = {}
+            await one.look()
+            assert one.process.refusal in one.condition()[1]
+        async with Agent(node, probe, sockets).running() as one:
+            one.is_current = False
+            with pytest.raises(RefusedError, match="not known yet"):
+                await one.claims.unprepare(key)
+            assert "ResourceClaim ns/one not released: the node's cards" in one.condition()[1]
+            one.is_current = True
+            await one.claims.unprepare(key)
+            assert "not released" not in one.condition()[1]
+            assert places(fixture) == []
 
 
 async def test_a_pod_whose_card_has_fallen_off_the_bus_can_end(machine: Machine, agent: Start, tmp_path: Path) -> None:
