@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -27,6 +27,9 @@ PERIOD: Final = 30.0
 ASK_AGAIN: Final = 600.0
 """Seconds until an API server is asked again whether it keeps counters: it may have been upgraded."""
 ASK_SECONDS: Final = 5.0
+FIRST_PAUSE: Final = 10.0
+"""Seconds for which a partition that could not be destroyed is left alone; each further refusal doubles them."""
+MAX_PAUSE: Final = 300.0
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -43,6 +46,17 @@ class OwnHandles(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    """A partition that could not be destroyed."""
+
+    reason: str
+    pause: float
+    """Seconds."""
+    until: float
+    """When the process is asked again."""
+
+
 class PartitionsOnDemand:
     """What can be made on the node's cards, and what was made."""
 
@@ -55,6 +69,8 @@ class PartitionsOnDemand:
         self._keeps_counters: bool | None = None
         self._asked_at = float("-inf")
         self._wake = asyncio.Event()
+        self._refusals: dict[str, _Refusal] = {}
+        """The last refusal to destroy a partition, by its key."""
         self._failures: tuple[str, ...] = ()
         self._silent = ""
         """Why the process did not answer last; empty if it did, or was not asked yet."""
@@ -130,11 +146,27 @@ class PartitionsOnDemand:
     async def destroy(self, name: str) -> None:
         """Destroy the partition of a key, if there is one.
 
+        While a partition is in use, the process tries for seconds. Meanwhile, all claims of the node wait, the agent
+        reads no card, and no fault is reported. kubelet calls again every few seconds. So after a refusal, the next
+        calls get the same answer for a while.
+
         Raises:
             RefusedError: it may still be there.
         """
-        async with self._exclusively():
-            await self._partitions.destroy(name)
+        clock = asyncio.get_running_loop().time
+        before = self._refusals.get(name)
+        if before and clock() < before.until:
+            raise RefusedError(before.reason)
+        try:
+            async with self._exclusively():
+                await self._partitions.destroy(name)
+        except UnansweredError:
+            raise
+        except RefusedError as error:
+            pause = min(2 * before.pause, MAX_PAUSE) if before else FIRST_PAUSE
+            self._refusals[name] = _Refusal(reason=str(error), pause=pause, until=clock() + pause)
+            raise
+        self._refusals.pop(name, None)
 
     @contextlib.asynccontextmanager
     async def _exclusively(self) -> AsyncIterator[None]:
@@ -146,7 +178,7 @@ class PartitionsOnDemand:
         """
         if self._silent:
             self._wake.set()  # asks it again now
-            raise RefusedError(self._silent)
+            raise UnansweredError(self._silent)
         try:
             async with self._released():
                 yield

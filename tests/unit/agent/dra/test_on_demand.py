@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 import subprocess
@@ -392,6 +393,12 @@ async def test_an_instance_in_use_is_a_problem_of_the_node_until_its_claim_is_re
             one.process.refusal = "GPU instance 2 of GPU-0 is in use by the processes [4711]"
             with pytest.raises(RefusedError, match="in use by the processes"):
                 await one.claims.unprepare(key)
+            # The calls of the next seconds are answered without the process, and without closing the cards.
+            changes = one.process.changes
+            for _ in range(3):
+                with pytest.raises(RefusedError, match="in use by the processes"):
+                    await one.claims.unprepare(key)
+            assert one.process.changes == changes
             assert f"ResourceClaim ns/one not released: {name}: {one.process.refusal}" in one.condition()[1]
             # The label does not matter: the pod waits for it in any case.
             one.labels = {}
@@ -423,6 +430,34 @@ async def test_a_pod_whose_card_has_fallen_off_the_bus_can_end(machine: Machine,
             fixture.restore(0)
             await one.look()
             assert places(fixture) == []
+
+
+@pytest.mark.looptime
+async def test_the_more_often_a_partition_is_in_use_the_later_it_is_tried_again(tmp_path: Path) -> None:
+    tries: list[float] = []
+    clock = asyncio.get_running_loop().time
+
+    class InUse(PartitionClient):
+        async def destroy(self, key: str) -> None:
+            if key == "one/gpu":
+                tries.append(clock())
+                if len(tries) < 8:
+                    raise RefusedError("in use")
+
+    api: Any = Node(tmp_path)
+    on_demand = PartitionsOnDemand(InUse(tmp_path), client=api, node=NODE, released=contextlib.nullcontext)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(2000):
+            while len(tries) < 8:
+                with contextlib.suppress(RefusedError):
+                    await on_demand.destroy("one/gpu")
+                await on_demand.destroy("another/gpu")
+                await asyncio.sleep(1)
+    pauses = [round(later - earlier) for earlier, later in itertools.pairwise(tries)]
+    assert pauses == [10, 20, 40, 80, 160, 300, 300]
+    # It was destroyed. A later partition of this key is tried at once.
+    await on_demand.destroy("one/gpu")
+    assert len(tries) == 9
 
 
 async def test_a_partition_that_a_pod_got_by_name_is_destroyed_when_this_pod_has_ended(
