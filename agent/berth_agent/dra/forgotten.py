@@ -14,15 +14,13 @@ from typing import Final
 
 import structlog
 
-from berth_agent.dra import allocation
+from berth_agent.dra import allocation, recovery
 from berth_agent.dra.checkpoint import HeldClaim
 from berth_agent.dra.preparation import Preparation, finished
-from berth_agent.dra.recovery import UNKNOWN
 from berth_agent.dra.service import ClaimKey
 from berth_agent.dra.shares import ObjectReader
 from berth_agent.vendor import RefusedError
 from berth_api.device import ClaimedDevice
-from berth_api.names import DRA_DRIVER
 from berth_client.errors import ApiError, CallError
 
 INTERVAL: Final = 60.0
@@ -106,10 +104,11 @@ class ForgottenClaims:
         """Return whether it is known that no container has the claim, and that no pod needs it on this node."""
         reported = self._by_claim()
         # The name or the UID can be unknown after a recovery.
-        if reported is None or not claim.name or uid.startswith(UNKNOWN):
+        if reported is None or not claim.name or uid.startswith(recovery.UNKNOWN):
             return False
-        name = (DRA_DRIVER, claim.namespace, claim.name)
-        if any((device.driver, device.namespace, device.claim) == name for device in reported):
+        # A later claim with the same name has other devices.
+        held = {(claim.namespace, claim.name, device.device) for device in claim.devices}
+        if not held.isdisjoint(recovery.own(reported, self._pool)):
             return False
         try:
             async with asyncio.timeout(ANSWER_SECONDS):

@@ -43,9 +43,14 @@ class World(Node):
     def reserve(self, *pods: str) -> None:
         self.claims["one"]["status"]["reservedFor"] = [{"resource": "pods", "name": pod} for pod in pods]
 
-    def report(self, claim: str) -> None:
-        device = ClaimedDevice(namespace="ns", claim=claim, driver="gpu.berth.dev", pool="node", device="gpu-0")
-        self.reported = [device]
+    def report(self, claim: str, device: str = "gpu-0") -> None:
+        reported = ClaimedDevice(namespace="ns", claim=claim, driver="gpu.berth.dev", pool="node", device=device)
+        self.reported = [reported]
+
+    def replace(self) -> None:
+        """Have another claim of this name, whose container runs on another card."""
+        self.allocate("one", "gpu-1", uid="other")
+        self.report("one", "gpu-1")
 
     def deallocate(self) -> None:
         del self.claims["one"]["status"]["allocation"]
@@ -73,6 +78,7 @@ class World(Node):
 CASES: dict[str, tuple[Callable[[World], object], bool]] = {
     "it is gone": (lambda world: world.claims.clear(), False),
     "another has its name": (lambda world: world.allocate("one", "gpu-0", uid="other"), False),
+    "another has its name and another card": (lambda world: world.replace(), False),
     "no pod reserves it": (lambda world: world.reserve(), False),
     "it is allocated elsewhere": (lambda world: world.allocate("one", "gpu-0", pool="other"), False),
     "it is not allocated": (lambda world: world.deallocate(), False),
