@@ -1,8 +1,10 @@
 """The CDI file of a claim, which the container runtime reads at each start of a container.
 
-kubelet starts a container again by the names that Prepare returned once. So the file stays until Unprepare.
+kubelet starts a container again by the names that Prepare returned once. So the file stays until Unprepare. While
+containers must not start, it is withdrawn: it has another name, which the runtime does not read.
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +23,7 @@ DRAFT: Final = f".{VENDOR}-claim.new"
 """One for all claims, which are written one after the other: an agent that is killed leaves no more than one."""
 _RECORD: Final = "BERTH_CLAIM"
 _PREFIX: Final = f"{VENDOR}-claim_"
+_WITHDRAWN: Final = ".withdrawn"
 _LISTS: Final = ("deviceNodes", "mounts", "env", "hooks")
 
 
@@ -97,14 +100,63 @@ def write(folder: Path, uid: str, *, record: str, edits: Mapping[str, Mapping[st
         {"name": name, "containerEdits": of_device}
         for name, of_device in {uid: {"env": [f"{_RECORD}={record}"]}, **edits}.items()
     ]
-    content: Specification = {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    # The runtime reads whatever ends with .json, at any moment.
-    files.write(path(folder, uid), orjson.dumps(content, option=orjson.OPT_INDENT_2), mode=MODE, draft=DRAFT)
+    _write(folder, uid, {"cdiVersion": VERSION, "kind": KIND, "devices": devices})
+
+
+def renew(folder: Path, uid: str, nodes: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Write a claim's file with these device nodes if it has others or is withdrawn; the rest of it stays.
+
+    Args:
+        folder: the folder of CDI files.
+        uid: the UID of the claim. It need not have a file.
+        nodes: the device nodes of CDI devices, by their names. Without any, a CDI device keeps its own.
+
+    Raises:
+        OSError: it cannot be written. Then it is withdrawn, because it may have the nodes of other devices.
+    """
+    try:
+        content = _content(folder, uid)
+        is_current = path(folder, uid).exists()
+        for device in content["devices"]:
+            edits, current = device["containerEdits"], nodes.get(device["name"])
+            if current and edits.get("deviceNodes") != current:
+                edits["deviceNodes"], is_current = current, False
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        # The runtime, too, finds no device in a damaged file.
+        return
+    if is_current:
+        return
+    try:
+        _write(folder, uid, content)
+    except OSError:
+        withdraw(folder, uid)
+        raise
+
+
+def withdraw(folder: Path, uid: str) -> bool:
+    """Withdraw a claim's file, so that none of its containers starts, and return whether there is one.
+
+    Raises:
+        OSError: the runtime may still read it.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        path(folder, uid).rename(_withdrawn(folder, uid))
+    return _withdrawn(folder, uid).exists()
+
+
+def remove(folder: Path, uid: str) -> None:
+    """Remove a claim's file, if there is one.
+
+    Raises:
+        OSError: it may still be there.
+    """
+    path(folder, uid).unlink(missing_ok=True)
+    _withdrawn(folder, uid).unlink(missing_ok=True)
 
 
 def record(folder: Path, uid: str) -> str:
-    """Return the record in a claim's file.
+    """Return the record in a claim's file, also if it is withdrawn.
 
     Raises:
         OSError: it cannot be read.
@@ -112,7 +164,7 @@ def record(folder: Path, uid: str) -> str:
     """
     file = path(folder, uid)
     try:
-        devices = orjson.loads(files.read(file))["devices"]
+        devices = _content(folder, uid)["devices"]
         [variable] = next(device["containerEdits"]["env"] for device in devices if device["name"] == uid)
         return str(variable).removeprefix(f"{_RECORD}=")
     except (KeyError, TypeError, StopIteration) as error:
@@ -125,10 +177,29 @@ def path(folder: Path, uid: str) -> Path:
 
 
 def claim_files(folder: Path) -> list[Path]:
-    """Return the paths of the files of all claims; none if there is no folder."""
-    return sorted(folder.glob(f"{_PREFIX}*.json"))
+    """Return the paths of the files of all claims, also of withdrawn ones; none if there is no folder."""
+    return sorted(file for ending in ("", _WITHDRAWN) for file in folder.glob(f"{_PREFIX}*.json{ending}"))
 
 
 def uid_of(file: Path) -> str:
     """Return the UID of the claim of a file."""
-    return file.stem.removeprefix(_PREFIX)
+    return file.name.removeprefix(_PREFIX).partition(".json")[0]
+
+
+def _write(folder: Path, uid: str, content: Specification) -> None:
+    # The runtime reads whatever ends with .json, at any moment.
+    files.write(path(folder, uid), orjson.dumps(content, option=orjson.OPT_INDENT_2), mode=MODE, draft=DRAFT)
+    _withdrawn(folder, uid).unlink(missing_ok=True)
+
+
+def _content(folder: Path, uid: str) -> Specification:
+    try:
+        content = files.read(path(folder, uid))
+    except FileNotFoundError:
+        content = files.read(_withdrawn(folder, uid))
+    specification: Specification = orjson.loads(content)
+    return specification
+
+
+def _withdrawn(folder: Path, uid: str) -> Path:
+    return folder / f"{path(folder, uid).name}{_WITHDRAWN}"

@@ -25,6 +25,7 @@ from berth_agent.dra.on_demand import PartitionsOnDemand
 from berth_agent.dra.partitions import PartitionedCard
 from berth_agent.dra.preparation import NO_PROCESS, NodeState, Preparation
 from berth_agent.dra.publisher import SlicePublisher
+from berth_agent.dra.renewal import NodeDevices
 from berth_agent.dra.shares import MIB
 from berth_agent.inventory import sysfs
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
@@ -157,6 +158,7 @@ class ClaimDriver:
         if self._used() != used:
             # Claims were recovered whose partitions must not be listed as instances of others.
             listed, cards = self._list(reading, opened)
+        self.claims.renew(self._present)
         is_known = self.claims.cards() is not None
         self.metrics.set_prepared(self._settings.node_name, len(self.claims.held) if is_known else None)
         held = self._held() if self._is_current() else None
@@ -365,7 +367,7 @@ class ClaimDriver:
             devices=self._devices,
             by_name=held,
             access=lambda: self._hand_over.access(spec),
-            nic_edits=lambda address: nics.edits(self._settings.sysfs_root, address),
+            nic_edits=self._nic_edits,
             by_claim=self._by_claim(),
             foreign=frozenset(
                 device.id for device in spec.devices if device.type == names.GPU and device.minor in foreign
@@ -378,6 +380,19 @@ class ClaimDriver:
                 if device.mig and device.mig.enabled and device.id in self._undivided
             ),
         )
+
+    def _present(self) -> NodeDevices | None:
+        """Return the devices of the last reading; None if the GPU driver did not answer."""
+        reading = self._reading
+        if reading is None or not all(one.ok for one in reading.findings if one.type == names.DRIVER_LOADED):
+            return None
+        spec = reading.spec
+        return NodeDevices(
+            access=lambda: self._hand_over.access(spec), nic_edits=self._nic_edits, card_of=_card_of(spec)
+        )
+
+    def _nic_edits(self, address: str) -> Mapping[str, Any]:
+        return nics.edits(self._settings.sysfs_root, address)
 
     def _held(self) -> frozenset[str] | None:
         """Return the ids of what pods have by name, or None before the pods are known."""

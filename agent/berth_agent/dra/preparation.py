@@ -7,22 +7,23 @@ the record last. So after a crash at any moment, the same call ends with the sam
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import structlog
 from pydantic import ValidationError
 
-from berth_agent.dra import allocation, cdi, checkpoint, on_demand, partitions, recovery, shares
+from berth_agent.dra import allocation, cdi, checkpoint, on_demand, partitions, recovery, renewal, shares
 from berth_agent.dra.allocation import AllocatedDevice
 from berth_agent.dra.cdi import ClaimEdits
 from berth_agent.dra.checkpoint import UID, AbsentError, ClaimCheckpoint, DamagedError, HeldClaim, HeldDevice
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.on_demand import PartitionsOnDemand
+from berth_agent.dra.renewal import NodeDevices
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.dra.shares import Container, ObjectReader
-from berth_agent.vendor import CardAccess, MisconfiguredError, RefusedError
+from berth_agent.vendor import MisconfiguredError, RefusedError
 from berth_api.allocation import device_ids
 from berth_api.device import ClaimedDevice
 from berth_api.names import GPU, RDMA
@@ -41,25 +42,19 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeState:
+class NodeState(NodeDevices):
     """What the node has now."""
 
     devices: Mapping[str, ListedDevice]
     """All of the driver's devices by name, listed in slices or not."""
     by_name: frozenset[str]
     """Ids of the devices that pods have by name."""
-    access: Callable[[], CardAccess]
-    """Returns how containers get the cards; reads the disk."""
-    nic_edits: Callable[[str], Mapping[str, Any]]
-    """Returns the edits of a CDI device for the NIC at a PCI address; reads the disk, and may raise RefusedError."""
     unlisted: str = ""
     """Why cards in the mode of partitions, and partitions, are not among the devices; empty if they are."""
     by_claim: Sequence[ClaimedDevice] = ()
     """The devices of claims that containers have, as kubelet reports them."""
     foreign: frozenset[str] = frozenset()
     """UUIDs of the cards that processes outside pods use."""
-    card_of: Mapping[str, str] = field(default_factory=dict)
-    """UUID of the card of each card and MIG instance of the last reading, by UUID; of instances on demand, too."""
     divided: frozenset[str] = frozenset()
     """UUIDs of the cards open for partitions that are in the mode of partitions by the last reading."""
 
@@ -126,6 +121,10 @@ class Preparation:
         self._undestroyed: dict[str, tuple[str, float]] = {}
         """Why what was made for a claim could not be destroyed, and until when that is a problem, by UID."""
         self._ended = recovery.EndedDevices(lingering=lingering)
+        self.renewing: asyncio.Task[None] | None = None
+        """The last renewal of CDI files."""
+        self._withdrawn: Mapping[str, str] = {}
+        """Why the containers of claims cannot start, by UID."""
         self._lock = asyncio.Lock()
         self._preparing: dict[str, set[object]] = {}
         """The calls of Prepare since the last Unprepare that still run, by UID."""
@@ -158,6 +157,13 @@ class Preparation:
         failures = [failure for failure, until in self._undestroyed.values() if now < until]
         more = f" ({len(failures) - 1} more claims are not released)" if len(failures) > 1 else ""
         return f"{failures[0]}{more}" if failures else ""
+
+    @property
+    def withdrawn(self) -> str:
+        """Which claim's containers cannot start, and why; empty if there is none."""
+        reasons = [reason for uid, reason in self._withdrawn.items() if uid in self.held]
+        others = f"; the same holds for {len(reasons) - 1} other claims" if len(reasons) > 1 else ""
+        return f"{reasons[0]}{others}" if reasons else ""
 
     def leave(self) -> None:
         """Refuse calls that wait for devices: the agent ends. kubelet repeats calls that are refused."""
@@ -267,6 +273,7 @@ class Preparation:
             with self._writing(claim.uid, f"{claim.title} not prepared: its CDI file is not written"):
                 record = checkpoint.dumped(held)
                 await asyncio.to_thread(cdi.write, self._folder, claim.uid, record=record, edits=edits)
+            self._withdrawn = {uid: reason for uid, reason in self._withdrawn.items() if uid != claim.uid}
             return tuple(
                 PreparedDevice(
                     request=device.request,
@@ -434,7 +441,7 @@ class Preparation:
                     raise
             self._undestroyed.pop(claim.uid, None)
             with self._writing(claim.uid, f"{claim.title} not released: its record is not removed"):
-                await asyncio.to_thread(cdi.path(self._folder, claim.uid).unlink, missing_ok=True)
+                await asyncio.to_thread(cdi.remove, self._folder, claim.uid)
                 if left != before:
                     await asyncio.to_thread(self._save, left)
             self._claims = left
@@ -543,6 +550,30 @@ class Preparation:
                 # A problem of the node, as long as this fails. If the agent ends, the claims are recovered again.
                 with contextlib.suppress(RefusedError), self._writing("", "the checkpoint of claims is not written"):
                     await asyncio.to_thread(self._save, self._claims)
+
+    def renew(self, node: Callable[[], NodeDevices | None]) -> None:
+        """Renew the CDI files of claims, after the running calls of kubelet.
+
+        Args:
+            node: returns the devices of the last reading, None if it failed. Then the files stay as they are.
+        """
+        if self._claims and (self.renewing is None or self.renewing.done()):
+            self.renewing = asyncio.create_task(self._renew(node))
+
+    async def _renew(self, node: Callable[[], NodeDevices | None]) -> None:
+        async with self._lock:
+            # What a call has prepared meanwhile is of the last reading, too.
+            if (devices := node()) is None:
+                return
+            # No container survives a reboot: before a new one starts, kubelet prepares its claim again.
+            claims = {uid: claim for uid, claim in self.held.items() if not self._is_over(claim)}
+            renewed = await asyncio.to_thread(renewal.renew, self._folder, claims, devices)
+            before = self.withdrawn, self.unwritten
+            self._withdrawn = renewed.withdrawn
+            until = asyncio.get_running_loop().time() + REMEMBERED
+            self._unwritten |= {uid: (failure, until) for uid, failure in renewed.unwritten.items()}
+            if (self.withdrawn, self.unwritten) != before:
+                self.on_change()
 
     def _save(self, claims: Mapping[str, HeldClaim]) -> None:
         """Write the claims to the store. The caller has the lock.

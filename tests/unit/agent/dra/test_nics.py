@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,46 @@ async def test_a_prepared_claim_is_prepared_again_while_its_nic_is_in_its_pod(tm
     assert node.files() == files
     with pytest.raises(RefusedError, match="no device rdma-0000-18-00-0 now"):
         await restarted.claims.prepare(other)
+
+
+async def test_a_prepared_claim_keeps_its_nic_when_the_numbers_of_device_files_change(
+    tmp_path: Path, root: Path
+) -> None:
+    """kubelet starts its containers again without a call."""
+
+    def numbers() -> list[tuple[str, int]]:
+        return [
+            (entry["path"], entry["minor"])
+            for name, content in node.files().items()
+            if name.endswith(".json")
+            for entry in content["devices"][-1]["containerEdits"]["deviceNodes"]
+            if "uverbs" in entry["path"]
+        ]
+
+    driver, node, _ = start(tmp_path, Pods(), sysfs_root=root, nics=True)
+    await renew(driver, root)
+    await driver.claims.prepare(node.allocate("one", "gpu-0", NAMES[NIC]))
+    assert numbers() == [("/dev/infiniband/uverbs-mlx5_0", 3)]
+    files = root / "class/infiniband_verbs"
+    (files / "uverbs-mlx5_0").rename(files / "uverbs9")
+    (files / "uverbs9/dev").write_text("231:201\n")
+    await renew(driver, root)
+    assert numbers() == [("/dev/infiniband/uverbs9", 201)]
+    shutil.move(files / "uverbs9", tmp_path / "uverbs9")
+    for kind in ("umad", "issm"):
+        shutil.rmtree(root / f"class/infiniband_mad/{kind}-mlx5_0")
+    await renew(driver, root)
+    assert (numbers(), driver.claims.withdrawn.endswith(f"the NIC {NIC} has no RDMA device now")) == ([], True)
+    shutil.move(tmp_path / "uverbs9", files / "uverbs9")
+    await renew(driver, root)
+    assert numbers() == [("/dev/infiniband/uverbs9", 201)]
+
+
+async def renew(driver: ClaimDriver, root: Path) -> None:
+    """Let the driver read the node."""
+    await driver.update(Reading(spec=spec(root), findings=()), {})
+    if driver.claims.renewing:
+        await driver.claims.renewing
 
 
 @pytest.mark.parametrize(

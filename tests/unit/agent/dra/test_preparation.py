@@ -26,7 +26,7 @@ from berth_agent.vendor import RefusedError
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
 from berth_agent.vendors.nvidia.hand_over.cdi import NVIDIA_CTK_VENDOR
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
-from berth_api.device import ClaimedDevice, DeviceSpec, Mig, MigInstance
+from berth_api.device import ClaimedDevice, DeviceInfo, DeviceSpec, Mig, MigInstance
 from berth_client.errors import ApiError
 from tests.devices import options, spec
 
@@ -44,6 +44,17 @@ def machine() -> DeviceSpec:
     return described.model_copy(update={"devices": [*described.devices[:2], divided]})
 
 
+def parts(card: DeviceInfo) -> Sequence[MigInstance]:
+    return card.mig.instances if card.mig else ()
+
+
+def renumbered(*minors: int | None) -> DeviceSpec:
+    """Return the machine after a reload of the GPU driver: with other minors, and without the cards that have none."""
+    cards = zip(machine().devices, minors, strict=True)
+    present = [card.model_copy(update={"minor": minor}) for card, minor in cards if minor is not None]
+    return machine().model_copy(update={"devices": present})
+
+
 class Node:
     """A node with its API server and disk; `restart` returns what a new agent would run."""
 
@@ -55,6 +66,7 @@ class Node:
         self.by_claim: Sequence[ClaimedDevice] = ()
         self.lingering = frozenset[str]()
         self.vendor: dict[str, Any] = {}
+        self.cards = machine()
         self.is_known = True
         self.boot = "boot-1"
         self.keeps_taints: bool | None = True
@@ -103,8 +115,8 @@ class Node:
         return key
 
     def state(self) -> NodeState | None:
-        cards = machine()
-        nodes = DeviceNodes(control=("/dev/nvidiactl",), capabilities={(2, 0, -1): 3, (2, 0, 0): 4})
+        cards = self.cards
+        nodes = DeviceNodes(control=("/dev/nvidiactl",), capabilities={(2, 0, -1): 3, (2, 0, 0): 4, (0, 0, 0): 9})
         access = NvidiaAccess(spec=cards, options=BY_CDI, nodes=nodes, **self.vendor)
         listed = {device.name: device for device in devices.listed(cards, None, roots={})}
         if not self.is_known:
@@ -115,6 +127,7 @@ class Node:
             access=lambda: access,
             nic_edits=lambda _: {},
             by_claim=self.by_claim,
+            card_of={id_: card.id for card in cards.devices for id_ in (card.id, *(part.id for part in parts(card)))},
         )
 
     def restart(
@@ -148,6 +161,23 @@ class Node:
             return ClaimCheckpoint(self.folder / "state").load()
         except AbsentError:
             return {}
+
+
+async def renew(driver: Preparation, node: Node) -> None:
+    """Renew the CDI files of claims by what the node has."""
+    driver.renew(node.state)
+    if driver.renewing:
+        await driver.renewing
+
+
+def node_paths(node: Node) -> dict[str, list[str]]:
+    """Return the device nodes of each CDI device that the container runtime finds."""
+    return {
+        device["name"]: [entry["path"] for entry in device["containerEdits"].get("deviceNodes", ())]
+        for name, content in node.files().items()
+        if name.endswith(".json")
+        for device in content["devices"]
+    }
 
 
 async def load(driver: Preparation) -> None:
@@ -295,6 +325,97 @@ async def test_a_claim_of_an_earlier_boot_keeps_no_other_from_its_card(tmp_path:
     await rebooted.prepare(second)
     with pytest.raises(RefusedError, match="gpu-0 is still prepared for ResourceClaim ns/second"):
         await rebooted.prepare(first)
+
+
+async def test_a_prepared_claim_keeps_its_card_when_the_minors_change(tmp_path: Path) -> None:
+    """kubelet starts its containers again without a call."""
+    node = Node(tmp_path)
+    driver = node.restart()
+    await driver.prepare(node.allocate("one", "gpu-0"))
+    await driver.prepare(node.allocate("parts", "mig-2-0", "mig-2-1"))
+    contents = {path.name: path.read_text() for path in (tmp_path / "cdi").iterdir()}
+    inodes = {path.name: path.stat().st_ino for path in (tmp_path / "cdi").iterdir()}
+    await renew(driver, node)
+    assert {path.name: path.stat().st_ino for path in (tmp_path / "cdi").iterdir()} == inodes
+    node.cards = renumbered(1, 2, 0)
+    # Also by an agent that has just started.
+    driver = node.restart()
+    await renew(driver, node)
+    await driver.prepare(node.allocate("two", "gpu-1"))
+    control, cap = "/dev/nvidiactl", "/dev/nvidia-caps/nvidia-cap9"
+    assert node_paths(node) == {
+        "uid-one-gpu-0": [control, "/dev/nvidia1"],
+        "uid-two-gpu-1": [control, "/dev/nvidia2"],
+        "uid-parts-mig-2-0": [control, "/dev/nvidia0", cap],
+        "uid-parts-mig-2-1": [control, "/dev/nvidia0"],
+    }
+    node.cards = machine()
+    await renew(driver, node)
+    for name, content in contents.items():
+        assert (tmp_path / "cdi" / name).read_text() == content
+
+
+@pytest.mark.looptime
+async def test_no_container_starts_while_a_device_of_its_claim_is_gone(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    driver, key = node.restart(), node.allocate("one", "gpu-0", "mig-2-0")
+    prepared = await driver.prepare(key)
+    await driver.prepare(node.allocate("two", "gpu-1"))
+    content = (tmp_path / "cdi" / "k8s.gpu.berth.dev-claim_uid-one.json").read_text()
+    heard: list[str] = []
+    driver.on_change = lambda: heard.append(driver.withdrawn)
+    node.cards = renumbered(None, 0, 1)
+    for _ in range(2):
+        await renew(driver, node)
+        assert node_paths(node) == {"uid-two-gpu-1": ["/dev/nvidiactl", "/dev/nvidia0"]}
+    assert heard == ["no container of ResourceClaim ns/one can start: the node has no device gpu-0 any more"]
+    # Its record is still known if the checkpoint is lost.
+    (tmp_path / "state" / NAME).unlink()
+    driver = node.restart(wait=0)
+    await load(driver)
+    assert driver.cards() == frozenset({"GPU-0", "GPU-1", "GPU-2"})
+    # It returns. kubelet may also prepare the claim again, or release it.
+    node.cards = machine()
+    await renew(driver, node)
+    assert (tmp_path / "cdi" / "k8s.gpu.berth.dev-claim_uid-one.json").read_text() == content
+    assert (len(node.files()), driver.withdrawn) == (2, "")
+    node.cards = renumbered(None, 0, 1)
+    await renew(driver, node)
+    node.cards = machine()
+    assert await driver.prepare(key) == prepared
+    assert (len(node.files()), driver.withdrawn) == (2, "")
+    node.cards = renumbered(None, 0, 1)
+    await renew(driver, node)
+    await driver.unprepare(key)
+    assert (list(node.files()), driver.withdrawn) == (["k8s.gpu.berth.dev-claim_uid-two.json"], "")
+
+
+@pytest.mark.looptime
+async def test_on_a_full_disk_no_container_starts_with_the_card_of_another(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    driver = node.restart()
+    await driver.prepare(node.allocate("one", "gpu-0"))
+    await driver.prepare(node.allocate("two", "mig-2-0"))
+    node.cards = renumbered(1, 0, 2)
+    with no_room():
+        for _ in range(2):
+            await renew(driver, node)
+            assert list(node_paths(node)) == ["uid-two-mig-2-0"]
+            assert "ResourceClaim ns/one can start: its CDI file is not written: " in driver.unwritten
+    await renew(driver, node)
+    assert node_paths(node)["uid-one-gpu-0"] == ["/dev/nvidiactl", "/dev/nvidia1"]
+    assert len(node.files()) == 2
+
+
+async def test_the_files_of_an_earlier_boot_stay_as_they_are(tmp_path: Path) -> None:
+    """Their cards may be of other claims. kubelet prepares them again before a container starts."""
+    node = Node(tmp_path)
+    await node.restart().prepare(node.allocate("one", "gpu-0"))
+    files = node.files()
+    node.boot, node.cards = "boot-2", renumbered(None, 0, 1)
+    driver = node.restart()
+    await renew(driver, node)
+    assert (node.files(), driver.withdrawn) == (files, "")
 
 
 @pytest.mark.looptime
