@@ -328,6 +328,8 @@ class ClaimDriver:
             yield "ClaimsNotWritten", self.claims.unwritten
         if self._forgotten.problem:
             yield "ProcessesLeft", self._forgotten.problem
+        if self.claims.withdrawn:
+            yield "DeviceGone", f"{self.claims.withdrawn}. If this lasts, delete the pods of the claim"
         if not self._endpoint.is_registered:
             yield "NotRegistered", self._endpoint.failure or "kubelet has not registered the driver yet"
         if self.refusal:

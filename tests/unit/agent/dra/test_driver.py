@@ -3,11 +3,13 @@
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.dra.checkpoint import NAME
 from berth_agent.dra.driver import ClaimDriver
@@ -21,7 +23,7 @@ from berth_agent.vendor import RefusedError
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
 from berth_api.allocation import visible
-from berth_api.device import ClaimedDevice
+from berth_api.device import ClaimedDevice, DeviceSpec
 from tests.devices import spec
 from tests.unit.agent.dra.test_preparation import BY_CDI, Node, machine
 
@@ -116,6 +118,21 @@ async def test_kubelet_is_offered_what_pods_held_last(
         # A claim gets nothing until kubelet says what pods have now.
         with pytest.raises(RefusedError, match="not known yet"):
             await driver.claims.prepare(node.allocate("two", "gpu-2"))
+
+
+async def test_a_gpu_driver_that_does_not_answer_keeps_no_container_from_its_start(tmp_path: Path) -> None:
+    driver, node, _ = start(tmp_path, Pods())
+    await driver.update(Reading(spec=machine(), findings=()), {})
+    await driver.claims.prepare(node.allocate("one", "gpu-1"))
+    nothing = Reading(spec=DeviceSpec(devices=[]), findings=())
+    unanswered = replace(nothing, findings=(Finding(type="DriverLoaded", ok=False, reason="NoDriver"),))
+    for reading, expected in ((unanswered, ""), (nothing, "DeviceGone"), (unanswered, "DeviceGone")):
+        await driver.update(reading, {})
+        if driver.claims.renewing:
+            await driver.claims.renewing
+        [served] = driver.view(nothing).findings
+        assert served.reason == (expected or "NotRegistered")
+        assert [name.endswith(".json") for name in node.files()] == [not expected]
 
 
 async def test_while_the_record_cannot_be_read_only_pods_keep_their_cards(tmp_path: Path) -> None:

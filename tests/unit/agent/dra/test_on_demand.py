@@ -492,6 +492,48 @@ async def test_a_partition_that_a_pod_got_by_name_is_destroyed_when_this_pod_has
             assert places(fixture) == []
 
 
+@pytest.mark.parametrize("keeps_mode", [True, False])
+async def test_an_instance_that_a_reset_ended_is_reported_and_its_containers_do_not_start(
+    machine: Machine, agent: Start, tmp_path: Path, *, keeps_mode: bool
+) -> None:
+    """A reset keeps MIG mode on, and a reload of the driver does not. Then the card's device node is the whole card."""
+    fixture = machine(with_profiles(h100(), mig_profiles.H100_80))
+    probe, node = agent(fixture), Node(tmp_path / "agent")
+    with serving(fixture, tmp_path / "record") as sockets:
+        async with Agent(node, probe, sockets).running() as one:
+            name = device(one, "3g-40gb", 4)
+            key = node.allocate("one", name, pool=NODE)
+            other = node.allocate("other", device(one, "1g-10gb", 0), pool=NODE)
+            await one.claims.prepare(key)
+            await one.look()
+            assert (one.claims.withdrawn, runtime_files(node)) == ("", [f"k8s.gpu.berth.dev-claim_{key.uid}.json"])
+            fixture.reset(0) if keeps_mode else fixture.reboot()
+            await one.look()
+            await renewed(one)
+            message = f"no container of ResourceClaim ns/one can start: the node has no device {name} any more"
+            assert f"{message}. If this lasts, delete the pods of the claim" in one.condition()[1]
+            assert runtime_files(node) == []
+            # The pods are deleted, and the next ones get what they need.
+            await one.claims.unprepare(key)
+            assert (one.claims.withdrawn, node.files(), places(fixture)) == ("", {}, [])
+            await one.claims.prepare(other)
+            await one.claims.prepare(key)
+            await one.look()
+            await renewed(one)
+            assert (one.claims.withdrawn, places(fixture)) == ("", [(9, 4), (19, 0)])
+
+
+def runtime_files(node: Node) -> list[str]:
+    """Return the names of the files that the container runtime reads."""
+    return [name for name in node.files() if name.endswith(".json")]
+
+
+async def renewed(agent: Agent) -> None:
+    """Wait until the CDI files are in step with the last reading."""
+    if agent.claims.renewing:
+        await agent.claims.renewing
+
+
 async def test_what_is_not_known_or_not_possible_is_said_and_not_listed(
     machine: Machine, agent: Start, tmp_path: Path
 ) -> None:
