@@ -10,6 +10,7 @@ import pytest
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.controllers.lifecycle.evictor import AGAIN, PATIENCE, PERIOD, Evictor
 from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects.cards import MAX_CARDS
 from tests.builders import GPU, Raw, condition, device, entry, every_pod, half, held, lease, node, pod
 from tests.component.world import now, refusal
 
@@ -219,6 +220,14 @@ async def test_a_report_that_is_older_than_the_leader_is_not_believed_before_its
     world.fail()
     assert await world.after(10 * SOON) == []
     world.cluster.node_cache.put_lease(lease(renewed="2", duration=10**6))
+    assert await world.after(SOON) == ["a"]
+
+
+async def test_a_failed_card_that_is_not_read_is_no_end() -> None:
+    world = World(("a", 0))
+    failed = {"health": False, "conditions": [condition("Xid79", "True", reason="UntilReset")]}
+    others = (entry(minor) for minor in range(1, MAX_CARDS))
+    world.put(entry(0, **failed), *others, entry(MAX_CARDS, **failed), generation=2)
     assert await world.after(SOON) == ["a"]
 
 

@@ -61,9 +61,9 @@ class DeviceRecord:
     """The conditions of the status."""
     driver_version: str = ""
     lost: frozenset[tuple[str, str]] = frozenset()
-    """(type, id) of cards that only a reset or a reboot brings back."""
+    """(type, id) of cards of the inventory that only a reset or a reboot brings back."""
     faults: tuple[tuple[tuple[str, str], tuple[Fault, ...]], ...] = ()
-    """((type, id), what the agent reports) of each unhealthy card."""
+    """((type, id), what the agent reports) of each unhealthy card of the inventory."""
 
     @property
     def fault_texts(self) -> dict[tuple[str, str], str]:
@@ -117,7 +117,8 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
         spec, unread = DeviceSpec(), (f"spec{path}: {first['msg']}",)
     card_infos, problems = cards.of_spec(spec)
-    unhealthy = [info for info in spec.devices if not info.health]
+    known_cards = {(info.type, info.id) for info in card_infos}
+    unhealthy = [info for info in spec.devices if not info.health and (info.type, info.id) in known_cards]
     read = DeviceRecord(
         name=metadata["name"],
         uid=metadata["uid"],
