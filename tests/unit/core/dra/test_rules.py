@@ -195,6 +195,17 @@ def test_shares_of_a_device_charge_its_counters_once() -> None:
 # Capacity
 
 
+@pytest.mark.parametrize("capacity", [{}, {"memory": "80Gi"}])
+def test_a_device_that_shares_hold_is_given_to_no_other_claim_if_its_slice_offers_no_shares_any_more(
+    capacity: dict[str, str],
+) -> None:
+    published, id_ = [slice_of(device("a", **capacity))], DeviceID("gpu.io", objects.NODE, "a")
+    shared = Allocated(shared={id_}, capacity={id_: {"memory": 20 * 2**30 * 10**9}} if capacity else {})
+    part = {"capacity": {"requests": {"memory": "40Gi"}}} if capacity else {}
+    assert chosen(published, claim(request(**part)), allocated=shared) is None
+    assert chosen(published, claim(request(adminAccess=True)), allocated=shared) == [["gpu:a"]]
+
+
 @pytest.mark.parametrize("requested", ["100E", "8Ei", "1u", "9223372036854775807"])
 def test_a_request_that_cannot_be_rounded_ends_the_allocation(requested: str) -> None:
     policy = {"default": "1", "validRange": {"min": "1", "step": "2"}}
