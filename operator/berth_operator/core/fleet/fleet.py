@@ -773,7 +773,7 @@ class Fleet(NodeColumns):
             self._own.allocatable[self.resources[name], row] = amount
 
     def _add_resources(self, names: Collection[str]) -> None:
-        """Add columns for resources that no node offered until now, and charge the requests of placed pods for them.
+        """Add columns for resources that no node offers yet, and charge the requests of placed and nominated pods.
 
         Other resources have no columns, because pods that name their node may request any resource.
         """
@@ -783,7 +783,7 @@ class Fleet(NodeColumns):
         self._own.allocatable = np.pad(self._own.allocatable, ((0, len(names)), (0, 0)))
         self._own.requested = np.pad(self._own.requested, ((0, len(names)), (0, 0)))
         columns.show(self._own, self)
-        for charge in self.charges.values():
+        for charge in chain(self.charges.values(), self.nominees.values()):
             for name, amount in charge.resources:
                 if name in names:
                     self._own.requested[self.resources[name], self.rows[charge.node]] += amount

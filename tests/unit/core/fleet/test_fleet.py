@@ -334,6 +334,80 @@ def test_whatever_happens_only_live_pods_are_charged(events: list[tuple[str, Any
     assert not any(columns.used.any() or columns.unknown.any() for columns in made.cards.values())
 
 
+RESOURCES = ("example.com/x", "example.com/y", "example.com/z")
+OFFERS = st.builds(
+    lambda name, offered: node_info(name, more=dict.fromkeys(offered, 5)),
+    NAMES,
+    st.lists(st.sampled_from(RESOURCES), unique=True),
+)
+DEVICES = st.sampled_from(
+    [
+        inventory(*cards(3), other_card("rdma")),
+        inventory(divided(0, "1g.10gb", "2g.20gb"), sliced(1, 4)),
+        inventory(card(1, memory=4 * GI)),
+    ]
+)
+LIMITS = {"ns": {"gpu": 1600}}
+
+
+def sums(of: Fleet) -> dict[Any, Any]:
+    """Return everything that is added up from charges and nominations."""
+    columns = (of.nonzero_requested, of.mps_pods, of.other_gpu_pods)
+    totals = {key: value for key, value in state(of).items() if isinstance(key, tuple)}
+    for name, row in of.rows.items():
+        totals[name] = {resource: int(of.left(resource)[row]) for resource in ("cpu", "memory", "pods", *RESOURCES)}
+        totals[name, "columns"] = [column[..., row].tolist() for column in columns]
+    return {**totals, "of the namespace": +Counter(of.namespaces.held("ns"))}
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from(["charge", "nominate"]), CHARGES),
+            st.tuples(st.sampled_from(["release", "withdraw"]), st.sampled_from("abcdef")),
+            st.tuples(st.just("put_node"), OFFERS),
+            st.tuples(st.sampled_from(["remove_node", "remove_device"]), NAMES),
+            st.tuples(st.just("put_device"), NAMES, DEVICES),
+        ),
+        max_size=40,
+    )
+)
+def test_all_sums_are_those_of_a_new_fleet_with_the_same_nodes_and_pods(events: list[tuple[Any, ...]]) -> None:
+    """All columns of resources are used here, so each new resource drops those that no node offers any more."""
+    made, existing = Fleet(), dict[tuple[str, str], tuple[Any, ...]]()
+    made.set_namespace_limits(LIMITS)
+    for name, *given_ in events:
+        getattr(made, name)(*given_)
+        verb, _, what = name.partition("_")
+        if verb == "put":
+            existing[what, getattr(given_[0], "name", given_[0])] = (name, *given_)
+        elif verb == "remove":
+            existing.pop((what, given_[0]), None)
+    rebuilt = Fleet()
+    rebuilt.set_namespace_limits(LIMITS)
+    for name, *given_ in existing.values():
+        getattr(rebuilt, name)(*given_)
+    for each in made.charges.values():
+        rebuilt.charge(each)
+    for each in made.nominees.values():
+        rebuilt.nominate(each)
+    assert sums(made) == sums(rebuilt)
+
+
+def test_a_resource_that_comes_back_counts_what_nominated_pods_request_of_it() -> None:
+    made, name = Fleet(), "example.com/nic"
+    made.put_node(node_info(more={name: 4}))
+    made.nominate(charge("pod", resources=((name, 4),)))
+    made.put_node(node_info())
+    made.put_node(node_info("other", more={"example.com/disk": 1}))
+    assert name not in made.resources
+    made.put_node(node_info(more={name: 4}))
+    assert made.left(name)[made.rows["node"]] == 0
+    made.withdraw("uid-pod")
+    assert made.left(name)[made.rows["node"]] == 4
+
+
 # --- Devices that come and go -----------------------------------------------------------------------------------
 
 
