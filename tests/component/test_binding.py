@@ -264,6 +264,10 @@ NO_PARAMS = f"ValidatingAdmissionPolicy '{names.FENCE}-epoch' denied request: no
     [
         pytest.param(refusal(422, NO_PARAMS), id="fence"),
         pytest.param(refusal(500, 'failed calling webhook "x.example.com": timeout'), id="webhook"),
+        pytest.param(
+            refusal(500, 'admission webhook "x.example.com" denied the request: no'), id="denied by a webhook"
+        ),
+        pytest.param(refusal(500, "etcdserver: request is too large"), id="too large for etcd"),
     ],
 )
 async def test_refusal_by_admission_is_reported_and_the_pod_is_tried_again(answer: ApiError) -> None:
@@ -338,6 +342,89 @@ async def test_a_bounded_number_of_binds_is_under_way() -> None:
         await asyncio.sleep(5)
     assert api.most_under_way == MAX_BINDS
     assert len(api.bound()) == 600
+
+
+async def test_bindings_that_always_fail_delay_no_other_pod() -> None:
+    world = World()
+    world.add_node(cards=0, allocatable={"pods": "1000"})
+    stuck = [f"p{i}" for i in range(2 * MAX_BINDS)]
+    world.api.always = dict.fromkeys((f"bind {name}" for name in stuck), refusal(500, "a server error"))
+    async with world.running() as api:
+        world.submit(*map(pod, stuck))
+        await asyncio.sleep(60)
+        world.submit(pod("other"))
+        await asyncio.sleep(1)
+        assert api.bound() == {"other": "node"}
+        assert api.events_of("other", "Scheduled")
+        assert world.cluster.clock() - world.scheduler.turn_at <= 1
+        assert {name for _, name, _ in api.patches} == set(stuck)
+        assert world.cluster.placements.in_flight() == [f"uid-{name}" for name in stuck]
+        world.api.always.clear()
+        await asyncio.sleep(5)
+    assert len(api.bound()) == len(stuck) + 1
+    assert api.most_under_way <= MAX_BINDS
+
+
+async def test_a_gang_whose_bindings_always_fail_delays_no_other_pod() -> None:
+    world = World()
+    world.add_node(cards=0, allocatable={"pods": "1000"})
+    stuck = [f"p{i}" for i in range(MAX_BINDS)]
+    world.api.always = dict.fromkeys((f"bind {name}" for name in stuck), refusal(500, "a server error"))
+    of_gang = {names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: str(MAX_BINDS)}
+    world.submit(*(pod(name, annotations=of_gang) for name in stuck))
+    async with world.running() as api:
+        await asyncio.sleep(10)
+        assert len(world.cluster.placements.in_flight()) == MAX_BINDS
+        world.submit(pod("other"))
+        await asyncio.sleep(1)
+        assert api.bound() == {"other": "node"}
+
+
+async def test_a_lasting_server_error_is_reported_while_the_card_stays_charged() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.always["bind a"] = refusal(500, "a server error")
+    async with world.running() as api:
+        await asyncio.sleep(60)
+        assert api.events_of("a", "FailedBinding") == ["a server error"]
+        assert [(condition["reason"], condition["message"]) for _, _, condition in api.patches] == [
+            ("SchedulerError", "a server error")
+        ]
+        assert world.users() == 1
+        world.delete("a")
+        world.api.always["bind a"] = refusal(404)
+        await asyncio.sleep(5)
+    assert world.users() == 0
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([refusal(500)] * 2, id="two server errors"),
+        pytest.param([Unreachable("no answer")] * 8, id="no answer"),
+    ],
+)
+async def test_a_failure_that_may_end_soon_is_not_reported(faults: list[Exception]) -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.faults["bind a"] = faults
+    async with world.running() as api:
+        await asyncio.sleep(30)
+    assert api.bound() == {"a": "node"}
+    assert api.patches == []
+
+
+async def test_a_pod_that_is_bound_is_not_reported_though_its_binding_gets_server_errors() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.faults["bind a"] = [LostError("lost"), *[refusal(500)] * 8]
+    async with world.running() as api:
+        await asyncio.sleep(30)
+    assert api.bound() == {"a": "node"}
+    assert api.patches == []
 
 
 async def test_a_pod_that_changes_while_all_binds_are_busy_is_decided_once_and_by_its_newest_form() -> None:

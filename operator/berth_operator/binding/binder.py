@@ -6,8 +6,8 @@ The answer of the API server decides what happens to the assumed charge:
   was lost.
 * No answer, or a server error: the outcome is unknown, so the same Binding is sent again. The cards stay charged
   meanwhile, because a request that is still in flight may bind the pod to them.
-* A refusal, including "failed calling webhook": the charge is forgotten, and the pod is decided again after its
-  back-off.
+* A refusal, including the server errors after which nothing was written: the charge is forgotten, and the pod is
+  decided again after its back-off.
 """
 
 import enum
@@ -25,8 +25,9 @@ FIRST_PAUSE: Final = 0.1
 MAX_PAUSE: Final = 2.0
 """Seconds between two sends of one Binding."""
 
-_WEBHOOK: Final = "failed calling webhook"
-"""Text of an internal error (500) in admission, after which nothing has been written."""
+_NOT_WRITTEN: Final = ("failed calling webhook", "denied the request", "etcdserver: request is too large")
+"""Texts of server errors (500) after which nothing has been written: a webhook failed, or denied the Binding with this
+status, or a large pod is too large for etcd with the Binding's annotations (kubernetes/kubernetes#112152)."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -41,11 +42,15 @@ class BindOutcome(enum.Enum):
     FENCED = "fenced"
     """The fence refused the Binding: our term is over, or the API server cannot evaluate the policy yet."""
     UNKNOWN = "unknown"
-    """No definite answer: send it again."""
+    """A server error, after which the Binding may still be executed: send it again."""
+    UNANSWERED = "unanswered"
+    """The same without an answer."""
 
 
 REFUSALS: Final = {BindOutcome.REFUSED, BindOutcome.FENCED}
 """The pod is still there and waits; the same Binding may succeed later."""
+INDEFINITE: Final = {BindOutcome.UNKNOWN, BindOutcome.UNANSWERED}
+"""The pod may be bound, or may be bound later."""
 
 
 class PodBinder(Protocol):
@@ -64,12 +69,12 @@ async def send(pods: PodBinder, placement: Placement, binding: dict[str, Any]) -
     try:
         await pods.bind(pod.namespace, pod.name, binding)
     except Unreachable as error:
-        return BindOutcome.UNKNOWN, str(error)
+        return BindOutcome.UNANSWERED, str(error)
     except ApiError as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return BindOutcome.GONE, error.message
         if error.status != HTTPStatus.CONFLICT:
-            if not error.is_refused and _WEBHOOK not in error.message:
+            if not error.is_refused and not any(text in error.message for text in _NOT_WRITTEN):
                 return BindOutcome.UNKNOWN, error.message
             return BindOutcome.FENCED if names.FENCE in error.message else BindOutcome.REFUSED, error.message
     else:
@@ -79,7 +84,7 @@ async def send(pods: PodBinder, placement: Placement, binding: dict[str, Any]) -
     try:
         current = await pods.get_pod(pod.namespace, pod.name)
     except Unreachable as error:
-        return BindOutcome.UNKNOWN, str(error)
+        return BindOutcome.UNANSWERED, str(error)
     except ApiError as error:
         return (BindOutcome.GONE if error.status == HTTPStatus.NOT_FOUND else BindOutcome.UNKNOWN), error.message
     allocated = (current["metadata"].get("annotations") or {}).get(names.ALLOCATED)

@@ -7,6 +7,7 @@ already keeps the cards. The loop runs for one term of leadership and sends noth
 import asyncio
 import contextlib
 import functools
+import itertools
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
@@ -60,6 +61,8 @@ MIN_WAIT: Final = 0.001
 """Seconds; the rest of a back-off may be shorter than the resolution of the loop's clock."""
 MAX_BINDS: Final = 256
 """Binds in flight at once; deciding waits while there are more."""
+REPORTED_SENDS: Final = 3
+"""Sends of a Binding after which a server error is reported on the pod."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -305,8 +308,7 @@ class Scheduler:
         if outcome.volumes or outcome.claims:
             self.start_task(self._bind_claims_and_pod(outcome, body, term))
         else:
-            self._reporter.in_flight_binds.begin()
-            self.start_task(self._bind_pod(outcome, body, term))
+            self.start_task(self._bind_pod(outcome, body, term, has_slot=True))
         return True
 
     def deallocate(self, pods: Sequence[PendingPod], failure: Failure, term: int) -> None:
@@ -349,41 +351,42 @@ class Scheduler:
         except PreBindError as error:
             self.apply_outcome(placement, binder.BindOutcome.REFUSED, str(error))
         else:
-            await self._binds.acquire()
-            self._reporter.in_flight_binds.begin()
             await self._bind_pod(placement, body, term)
 
-    async def _bind_pod(self, placement: Placement, body: dict[str, object], term: int) -> None:
+    async def _bind_pod(
+        self, placement: Placement, body: dict[str, object], term: int, *, has_slot: bool = False
+    ) -> None:
         """Send a Binding, and apply its outcome."""
-        try:
-            if (answer := await self._send_until_answered(placement, body, term)) is not None:
-                await self.settle(placement, *answer, term=term)
-        finally:
-            self._binds.release()
-            self._reporter.in_flight_binds.end()
+        if (answer := await self.bind(placement, body, term, has_slot=has_slot)) is not None:
+            await self.settle(placement, *answer, term=term)
 
     async def bind(
-        self, placement: Placement, body: dict[str, object], term: int
+        self, placement: Placement, body: dict[str, object], term: int, *, has_slot: bool = False
     ) -> tuple[binder.BindOutcome, str] | None:
-        """Send a Binding in its turn and return the answer; None if the term has ended."""
-        async with self._binds:
+        """Send a Binding until the answer is definite, and return the answer; None if the term has ended.
+
+        Each send has a slot of its own, so that Bindings that always fail do not keep the slots from others.
+        `has_slot`: whether the slot for the first send has been acquired.
+        """
+        pod, pause = placement.pod, binder.FIRST_PAUSE
+        for sends in itertools.count(1):
+            if not has_slot:
+                await self._binds.acquire()
+            has_slot = False
             self._reporter.in_flight_binds.begin()
             try:
-                return await self._send_until_answered(placement, body, term)
+                if not self.leads(term):
+                    break
+                outcome, why = await binder.send(self._pods, placement, body)
             finally:
+                self._binds.release()
                 self._reporter.in_flight_binds.end()
-
-    async def _send_until_answered(
-        self, placement: Placement, body: dict[str, object], term: int
-    ) -> tuple[binder.BindOutcome, str] | None:
-        """Send a Binding until the answer is definite; return None if the term has ended."""
-        pause = binder.FIRST_PAUSE
-        while self.leads(term):
-            outcome, why = await binder.send(self._pods, placement, body)
-            if outcome is not binder.BindOutcome.UNKNOWN:
+            if outcome not in binder.INDEFINITE:
                 return outcome, why
-            log.warning("bind without an answer, sending it again", pod=placement.pod.key, error=why)
+            log.warning("bind without an answer, sending it again", pod=pod.key, error=why)
             self._unanswered = True
+            if sends >= REPORTED_SENDS and outcome is binder.BindOutcome.UNKNOWN and pod.uid in self._cluster.pending:
+                self._reporter.refused(pod, why)
             await asyncio.sleep(pause)
             pause = min(2 * pause, binder.MAX_PAUSE)
         return None
