@@ -331,6 +331,30 @@ async def test_a_binding_that_was_given_up_may_still_be_on_its_way() -> None:
     assert not await world.scheduler.drain()
 
 
+async def test_a_refusal_after_a_lost_answer_does_not_free_the_card_of_a_bound_pod() -> None:
+    world = World(watch=False)
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}), pod("b", {NVIDIA: "1"}, created="2026-01-02T00:00:00Z"))
+    world.api.faults["bind a"] = [LostError("lost"), refusal(422, "denied")]
+    async with world.running() as api:
+        await asyncio.sleep(30)
+    assert api.bound() == {"a": "node"}
+    assert len(api.binds) == 2
+    assert len(api.events_of("a", "Scheduled")) == 1
+    assert world.users() == 1
+
+
+async def test_a_refusal_after_a_server_error_is_reported_and_the_pod_is_tried_again() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.faults["bind a"] = [refusal(500), refusal(422, "denied")]
+    async with world.running() as api:
+        await asyncio.sleep(30)
+    assert api.events_of("a", "FailedBinding") == ["denied"]
+    assert api.bound() == {"a": "node"}
+
+
 # --- many at once -----------------------------------------------------------------------------------------------
 
 

@@ -63,9 +63,14 @@ class PodBinder(Protocol):
         """Read a pod at quorum."""
 
 
-async def send(pods: PodBinder, placement: Placement, binding: dict[str, Any]) -> tuple[BindOutcome, str]:
-    """Send a Binding once; return its outcome and the error message, empty on success."""
-    pod = placement.pod
+async def send(
+    pods: PodBinder, placement: Placement, binding: dict[str, Any], *, may_be_bound: bool = False
+) -> tuple[BindOutcome, str]:
+    """Send a Binding once; return its outcome and the error message, empty on success.
+
+    `may_be_bound`: whether an earlier send had no definite answer. Admission may refuse a Binding for a bound pod.
+    """
+    pod, refusal = placement.pod, None
     try:
         await pods.bind(pod.namespace, pod.name, binding)
     except Unreachable as error:
@@ -76,17 +81,22 @@ async def send(pods: PodBinder, placement: Placement, binding: dict[str, Any]) -
         if error.status != HTTPStatus.CONFLICT:
             if not error.is_refused and not any(text in error.message for text in _NOT_WRITTEN):
                 return BindOutcome.UNKNOWN, error.message
-            return BindOutcome.FENCED if names.FENCE in error.message else BindOutcome.REFUSED, error.message
+            outcome = BindOutcome.FENCED if names.FENCE in error.message else BindOutcome.REFUSED
+            refusal = outcome, error.message
+            if not may_be_bound:
+                return refusal
     else:
         return BindOutcome.BOUND, ""
 
-    # It has a node already: by this Binding, if an earlier answer was lost.
+    # It has, or may have, a node already: by this Binding, if an earlier answer was lost.
     try:
         current = await pods.get_pod(pod.namespace, pod.name)
     except Unreachable as error:
         return BindOutcome.UNANSWERED, str(error)
     except ApiError as error:
         return (BindOutcome.GONE if error.status == HTTPStatus.NOT_FOUND else BindOutcome.UNKNOWN), error.message
+    if refusal is not None and not current["spec"].get("nodeName"):
+        return refusal
     allocated = (current["metadata"].get("annotations") or {}).get(names.ALLOCATED)
     is_ours = (
         current["metadata"]["uid"] == pod.uid

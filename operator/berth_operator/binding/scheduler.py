@@ -377,7 +377,7 @@ class Scheduler:
             try:
                 if not self.leads(term):
                     break
-                outcome, why = await binder.send(self._pods, placement, body)
+                outcome, why = await binder.send(self._pods, placement, body, may_be_bound=sends > 1)
             finally:
                 self._binds.release()
                 self._reporter.in_flight_binds.end()
