@@ -170,19 +170,20 @@ class QueueRows:
             pod, stamp = place.pod, (place.position, place.state, place.until, place.message, tuple(place.events))
             yield Row((pod.namespace, pod.name), pod, stamp, functools.partial(self._render, place))
         # Workloads that keep their quota while they wait for places.
-        for parked in cluster.workload_queue.parked():
-            for unit in parked.units.values():
-                if not isinstance(unit, Gang):
-                    continue
-                namespace, name = keys.split(unit.membership.group)
-                shown = f"{WORKLOAD}:{name}"
-                pod = replace(unit.members[0], name=shown)
-                state, message = event_labels.UNSCHEDULABLE, parked.failure.message
-                place = Place(pod=pod, position=0, state=state, message=message, wakes_on=Change(parked.bits))
-                members = len(cluster.promises.of(unit.membership.group))
-                waiting_gang = WaitingGang(name=name, members=members, required=unit.size)
-                render = functools.partial(self._render, place, waiting_gang)
-                yield Row((namespace, shown), unit, (state, message, members), render)
+        # A list, because they are decided again between two steps.
+        waiting_units = [(unit, parked) for parked in cluster.workload_queue.parked() for unit in parked.units.values()]
+        for unit, parked in waiting_units:
+            if not isinstance(unit, Gang):
+                continue
+            namespace, name = keys.split(unit.membership.group)
+            shown = f"{WORKLOAD}:{name}"
+            pod = replace(unit.members[0], name=shown)
+            state, message = event_labels.UNSCHEDULABLE, parked.failure.message
+            place = Place(pod=pod, position=0, state=state, message=message, wakes_on=Change(parked.bits))
+            members = len(cluster.promises.of(unit.membership.group))
+            waiting_gang = WaitingGang(name=name, members=members, required=unit.size)
+            render = functools.partial(self._render, place, waiting_gang)
+            yield Row((namespace, shown), unit, (state, message, members), render)
 
     def _gated(self) -> Iterator[Place | None]:
         for pod in sorted_in_steps(list(self._cluster.pending_pods.gated), order_of):
