@@ -1,8 +1,12 @@
 """Which agents count as alive, by the renewals that the operator itself observed: stories with their ends."""
 
+import itertools
+
 import pytest
 
+from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.heartbeats import Heartbeats
+from tests.builders import device, entry, lease, node
 
 GRACE = 20.0
 HEARD = "0 device; 0 lease 1"
@@ -90,3 +94,16 @@ def test_no_agent_is_alive(story: str, silent: list[str]) -> None:
 def test_since_when_an_agent_is_silent_is_known_though_its_lease_is_gone() -> None:
     assert played("0 device")[0].last_renewal("node") == ""
     assert played("0 device; 5 lease 5; 5 gone")[0].last_renewal("node") == "5"
+
+
+@pytest.mark.parametrize("order", itertools.permutations(["node", "device", "lease"]), ids=" ".join)
+def test_a_node_is_forgotten_with_the_last_of_its_objects(order: tuple[str, ...]) -> None:
+    cache = Cluster(grace=GRACE).node_cache
+    cache.put_node(node("node"))
+    cache.put_device(device("node", entry()))
+    cache.put_lease(lease("node", "1"))
+    remove = {"node": cache.remove_node, "device": cache.remove_device, "lease": cache.remove_lease}
+    for kind in order:
+        assert cache.view("node").last_renewal == "1"
+        remove[kind]("node")
+    assert cache.view("node").last_renewal == ""

@@ -91,6 +91,7 @@ class FleetRows:
         for row in {*moved, *measured}:
             name = fleet.names[row]
             self._changes[name] = self._changes.get(name, 0) + 1
+        self._changes = {name: number for name, number in self._changes.items() if name in fleet.rows}
 
 
 class HolderRows:

@@ -27,6 +27,14 @@ class ChangeLog(Generic[K]):
                 return
             yield key
 
+    def clear(self) -> None:
+        """Forget all changes. Call it when nothing depends on earlier ones."""
+        self._at.clear()
+
+    def __len__(self) -> int:
+        """Return the number of keys that have changed."""
+        return len(self._at)
+
     def copy(self) -> Self:
         """Return an independent copy."""
         new = type(self)()

@@ -736,6 +736,7 @@ class Fleet(NodeColumns):
         self._on_node.drop(name)
         self._nominees_on.drop(name)
         del self.rows[name]
+        self.claims.supply.forget_node(name)
         self.volumes.leave(row, name)
         self.names[row] = ""
         self.labels.put(row, {})

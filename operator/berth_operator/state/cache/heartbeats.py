@@ -78,6 +78,11 @@ class Heartbeats:
             beat.renew_time = ""
             self._update(beat)
 
+    def forget(self, node: str) -> None:
+        """Forget a node that does not exist any more, once its Device and its Lease are gone, too."""
+        if (beat := self._beats.get(node)) is not None and beat.expected_at is None and not beat.renew_time:
+            del self._beats[node]
+
     def has_lease(self, node: str) -> bool:
         """Return whether the agent's Lease exists."""
         beat = self._beats.get(node)

@@ -173,6 +173,7 @@ class NodeCache:
         self._heartbeats.lost(name)
         self.check_alive(name)
         self._set_agent(name)
+        self._forget_if_gone(name)
 
     # --- agents' pods -----------------------------------------------------------------------------------------
 
@@ -302,3 +303,4 @@ class NodeCache:
     def _forget_if_gone(self, name: str) -> None:
         if name not in self.nodes and name not in self.devices:
             self._allocations.forget_node(name)
+            self._heartbeats.forget(name)

@@ -25,6 +25,8 @@ BYTES: Final = 20
 COPIED_KINDS: Final = 64
 MAX_REQUESTS: Final = 32
 """Requests whose refusals are kept in any case. A request may have one refusal for each node."""
+MAX_CHANGED: Final = 50_000
+"""Nodes whose changes are kept, most of which do not exist any more. Then everything is computed again."""
 MAX_REFUSALS: Final = 160_000
 """Refusals that are kept."""
 
@@ -147,6 +149,8 @@ class Answers:
         """Drop the results for a node."""
         if self._counts or self._refusals:
             self._changes.note(node)
+            if len(self._changes) > MAX_CHANGED:
+                self.drop_all()
 
     def search_ended(self, request: Hashable) -> None:
         """Note that a search for a request ended at its bound."""
@@ -171,6 +175,7 @@ class Answers:
         """Drop everything."""
         self._counts.clear()
         self._refusals.clear()
+        self._changes.clear()
 
     def copy(self) -> Self:
         """Return an independent copy of the recently used results. Copying all of them would take too long."""

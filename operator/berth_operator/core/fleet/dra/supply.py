@@ -67,7 +67,10 @@ class Supply:
         if (slice_ := self._indexed.pop(name, None)) is not None:
             self._settle({slice_.pool})
             self.index.remove(slice_)
-            self._changed.add(slice_.pool)
+            if slice_.pool in self.index.by_pool:
+                self._changed.add(slice_.pool)
+            else:
+                self._changed.discard(slice_.pool)
 
     def put_cards(self, node: str, cards: Collection[CardInfo] | None) -> None:
         """Set the cards of a node's Device; None if there is none."""
@@ -129,6 +132,11 @@ class Supply:
 
     def node_changed(self, node: str) -> None:
         """Recompute how many devices a node may give, after its labels or the charges there changed."""
+        self._answers.drop(node)
+
+    def forget_node(self, node: str) -> None:
+        """Forget what was computed for a node that does not exist any more."""
+        self._nodes.pop(node, None)
         self._answers.drop(node)
 
     def _update(self, key: str, nodes: Iterable[str]) -> None:
