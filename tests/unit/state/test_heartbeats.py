@@ -96,7 +96,7 @@ def test_since_when_an_agent_is_silent_is_known_though_its_lease_is_gone() -> No
     assert played("0 device; 5 lease 5; 5 gone")[0].last_renewal("node") == "5"
 
 
-@pytest.mark.parametrize("order", itertools.permutations(["node", "device", "lease"]), ids=" ".join)
+@pytest.mark.parametrize("order", [*itertools.permutations(["node", "device", "lease"])], ids=" ".join)
 def test_a_node_is_forgotten_with_the_last_of_its_objects(order: tuple[str, ...]) -> None:
     cache = Cluster(grace=GRACE).node_cache
     cache.put_node(node("node"))
