@@ -4,6 +4,7 @@ They are refused while a pod waits. A bound pod is charged for what it holds in 
 include these checks.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ LEAST_MEMORY: Final = 2**20
 _MILLI: Final = 1000
 _HUNDREDTHS: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO, RDMA, FPGA)
 CUDA_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_NUMBER: Final = re.compile("[0-9]{1,9}")
 _NO_CARDS: Final = ("-1", "none", "NoDevFiles")
 _OWN_PREFIX: Final = f"{names.GROUP}/"
 _OF_USERS: Final = tuple(
@@ -131,7 +133,7 @@ def visible_devices(spec: Mapping[str, Any], cards: int) -> Iterator[str]:
                 continue
             value = variable.get("value") or ""
             chosen = [number.strip() for number in value.split(",")]
-            is_given = all(number.isdecimal() and int(number) < cards for number in chosen)
+            is_given = all(_NUMBER.fullmatch(number) and int(number) < cards for number in chosen)
             if value and value not in _NO_CARDS and not is_given:
                 yield (
                     f"container {container.get('name', '')} has {CUDA_VISIBLE}={value}, which requests no card and "

@@ -282,6 +282,7 @@ def test_what_asks_for_limits_is_named() -> None:
     [
         ({GPU: "100"}, "3", True),
         ({GPU: "100"}, "GPU-8a3f", True),
+        pytest.param({GPU: "100"}, 5000 * "9", True, id="more digits than a number may have"),
         ({}, "0", True),
         ({GPU: "100"}, "0", False),
         ({GPU: "400"}, "0,3", False),

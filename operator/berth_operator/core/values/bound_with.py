@@ -9,6 +9,7 @@ The text is `needed/number/minimum id id ...`. `number` members are being bound.
 gang to have formed, or 0 if it has formed already. `minimum` is the gang's minimum. An id is the end of a member's UID.
 """
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -18,6 +19,8 @@ MAX_LISTED: Final = 128
 larger gang together name nearly all."""
 ID_LENGTH: Final = 12
 """Characters of an id: 48 random bits of a UID."""
+_NUMBER: Final = re.compile("[0-9]{1,9}")
+"""Others may write records, and `int` raises an error for more than 4,300 digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ def records(uids: Sequence[str], needed: int, minimum: int) -> list[str]:
 def parse(text: str) -> BoundWith | None:
     """Read a record; None if there is none, or another version of Berth wrote it in another form."""
     counts, *ids = text.split(" ")
-    numbers = [int(each) for each in counts.split("/") if each.isdecimal()]
+    numbers = [int(number) for number in counts.split("/") if _NUMBER.fullmatch(number)]
     if len(numbers) != 3:  # noqa: PLR2004 - the text has three numbers
         return None
     needed, number, minimum = numbers

@@ -1,5 +1,7 @@
 """The record of the members of a gang that are bound together."""
 
+import pytest
+
 from berth_operator.core.values.bound_with import MAX_LISTED, id_of, parse, records, united
 
 UIDS = [f"00000000-0000-4000-8000-{number:012x}" for number in range(1000)]
@@ -21,3 +23,9 @@ def test_the_members_of_a_large_gang_together_name_those_that_wait() -> None:
         assert record.is_unfinished({id_of(uid) for uid in waiting}, 1000)
     [record] = united(made)
     assert not record.is_unfinished(set(), 1000)
+
+
+@pytest.mark.parametrize("text", ["", "2/3", "2/3/4/5 a", "2/3/-4", "2/3/x", "2/3/٤", "2/3/" + 5000 * "4"])
+def test_a_text_that_is_no_record_is_ignored(text: str) -> None:
+    assert parse(text) is None
+    assert united([text, "2/3/4 a"]) == united(["2/3/4 a"])
