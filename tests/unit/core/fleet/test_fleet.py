@@ -353,7 +353,7 @@ LIMITS = {"ns": {"gpu": 1600}}
 def sums(of: Fleet) -> dict[Any, Any]:
     """Return everything that is added up from charges and nominations."""
     columns = (of.nonzero_requested, of.mps_pods, of.other_gpu_pods)
-    totals = {key: value for key, value in state(of).items() if isinstance(key, tuple)}
+    totals: dict[Any, Any] = {key: value for key, value in state(of).items() if isinstance(key, tuple)}
     for name, row in of.rows.items():
         totals[name] = {resource: int(of.left(resource)[row]) for resource in ("cpu", "memory", "pods", *RESOURCES)}
         totals[name, "columns"] = [column[..., row].tolist() for column in columns]
