@@ -129,16 +129,14 @@ class PromisedPlaces:
         return Counter(of_set for of_set, pod in named if keys.split(pod)[0] == workload.namespace)
 
     def hand_over_pending(self) -> None:
-        """Hand places over to the pods that wait for a node already."""
-        for pod in list(self._cluster.pending.values()):
-            if not pod.workload or pod.nominated_node:
-                continue
-            if (nominated := self._cluster.promises.hand_over(pod)) is pod:
-                continue
-            if nominated.gang is None:
+        """Hand places over to the pods that wait for a node already, and to gangs that can be decided."""
+        waiting = [pod for pod in self._cluster.pending.values() if pod.workload and not pod.nominated_node]
+        for gang in dict.fromkeys(pod.gang for pod in waiting):
+            if gang is not None:
+                self._cluster.gangs.gather(gang)
+        for pod in waiting:
+            if pod.gang is None and (nominated := self._cluster.promises.hand_over(pod)) is not pod:
                 self._cluster.waker.put(nominated)
-            else:
-                self._cluster.gangs.gather(nominated.gang)
 
     # --- nodes that are kept until pods there end -----------------------------------------------------------------
 

@@ -99,12 +99,14 @@ class PendingPods:
     def _put(self, pod: PendingPod) -> None:
         uid = pod.uid
         known = self._by_uid.get(uid)
-        if known is not None and known.gang != pod.gang:
+        is_moved = known is not None and known.gang != pod.gang
+        if is_moved:
             self.remove(uid)
         is_charged = uid in self._fleet.charges
         if known is None and not is_charged:
             self._fleet.pod_mix.see(pod.request)
-        if known is None and pod.workload:
+        # The members of a gang take their places once it can be decided (`Gangs.gather`).
+        if (known is None or is_moved) and pod.workload and pod.gang is None:
             pod = self._promises.hand_over(pod)
         self._by_uid[uid] = pod
         if pod.gang is not None:

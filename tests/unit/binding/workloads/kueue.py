@@ -9,8 +9,8 @@ from typing import Any
 
 from berth_api import names
 from berth_operator.binding.workloads.fits_check import FitsCheck
-from berth_operator.core.decision.cycle import Failure, decide
-from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.quota_workload import CheckAnswer, CheckSettings, CheckState, PodSet, QuotaWorkload
@@ -105,25 +105,35 @@ class Kueue:
         """Create a pod of a workload, which has been admitted."""
         self.put(f"{name}-{number}", workload=name, **fields)
 
-    def put(self, name: str, *, workload: str = "", pod_set: str = "main", cards: int = 1, **fields: Any) -> None:
+    def put(
+        self, name: str, *, workload: str = "", pod_set: str = "main", cards: int = 1, gang: int = 0, **fields: Any
+    ) -> None:
+        """Create a pod; `gang` is the number of pods of its workload, which are a gang."""
         annotations = {names.WORKLOAD: workload, names.POD_SET: pod_set} if workload else {}
+        if gang:
+            annotations |= {names.POD_GROUP: workload, names.POD_GROUP_MIN_MEMBER: str(gang)}
         self.cluster.put_pending(pod(name, {NVIDIA: str(cards)}, annotations=annotations, **fields))
 
     def hold(self, name: str, *minors: int, on: str = "a", **fields: Any) -> None:
         self.cluster.put_bound(pod(name, {NVIDIA: str(len(minors))}, on=on, allocated=whole(*minors), **fields))
 
     def schedule(self) -> dict[str, str]:
-        """Decide all pods as the scheduler does; return the nodes of those that were placed."""
+        """Decide all pods and gangs as the scheduler does; return the nodes of the pods that were placed."""
         placed = {}
         while (unit := self.cluster.queue.pop(self.now)) is not None:
-            assert not isinstance(unit, Gang)
-            outcome = self.cluster.decide(unit.priority, functools.partial(decide, self.fleet, unit, POLICY))
+            if isinstance(unit, Gang):
+                gang_decision = functools.partial(decide_gang, self.fleet, unit, POLICY)
+                outcome = self.cluster.decide(unit.lowest, gang_decision)
+            else:
+                decision = functools.partial(decide, self.fleet, unit, POLICY)
+                single = self.cluster.decide(unit.priority, decision)
+                outcome = [single] if isinstance(single, Placement) else single
             if isinstance(outcome, Failure):
                 self.cluster.queue.park(unit, outcome)
                 continue
-            self.cluster.placements.assume(outcome)
+            self.cluster.placements.assume_all(outcome)
             self.cluster.queue.remove(unit.uid)
-            placed[unit.name] = outcome.node
+            placed.update({placement.pod.name: placement.node for placement in outcome})
         return placed
 
 
@@ -159,8 +169,10 @@ def restarted(old: Kueue) -> Kueue:
         new.hold(charge.pod.partition("/")[2], *minors, on=charge.node, annotations=annotations)
     for workload in old.cluster.workloads.by_key.values():
         new.cluster.workloads.put(workload)
-    new.check.restore(old.check.record())
     for waiting_pod in old.cluster.pending.values():
         if waiting_pod.uid not in old.fleet.charges:
-            new.put(waiting_pod.name, cards=cards_of(waiting_pod))
+            of_workload, _, pod_set = waiting_pod.workload.partition("/")
+            gang = 0 if waiting_pod.gang is None else waiting_pod.gang.minimum or 0
+            new.put(waiting_pod.name, workload=of_workload, pod_set=pod_set, cards=cards_of(waiting_pod), gang=gang)
+    new.check.restore(old.check.record())
     return new

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.values.quota_workload import CheckSettings, PodSet
+from berth_operator.core.values.request import Membership
 from tests.builders import NVIDIA, waiting
 from tests.unit.binding.workloads.kueue import POLICY, READY, RETRY, SECOND, Kueue, cards_of, pods, restarted
 
@@ -16,8 +17,8 @@ FLEETS = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 4), min_size=1
 SETS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=2)
 
 
-def of_shape(shape: Sequence[tuple[int, int]]) -> tuple[PodSet, ...]:
-    return tuple(pods(count, cards, f"set-{number}") for number, (count, cards) in enumerate(shape))
+def of_shape(shape: Sequence[tuple[int, int]], gang: Membership | None = None) -> tuple[PodSet, ...]:
+    return tuple(pods(count, cards, f"set-{number}", gang=gang) for number, (count, cards) in enumerate(shape))
 
 
 @given(FLEETS, st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 3)), max_size=4), st.integers(1, 4))
@@ -43,8 +44,8 @@ class Law:
         self.kueue = Kueue(nodes)
         self.nodes = nodes
         self.number = itertools.count()
-        self.waiting: dict[str, list[tuple[str, int]]] = {}
-        """Ready workload -> (pod set, cards) of its pods that have not come."""
+        self.members: dict[str, int] = {}
+        """Workload whose pods are a gang -> how many of them exist."""
 
     def act(self, action: str, shape: Sequence[tuple[int, int]], pick: int) -> None:
         kueue, known = self.kueue, sorted(self.kueue.cluster.workloads.by_key)
@@ -52,7 +53,8 @@ class Law:
         match action:
             case "submit":
                 new = f"w{next(self.number)}"
-                kueue.submit(new, *of_shape(shape), priority=pick % 2)
+                gang = Membership(group=f"ns/{new}", minimum=sum(count for count, _ in shape)) if pick % 3 else None
+                kueue.submit(new, *of_shape(shape, gang), priority=pick % 2)
             case "other pod":
                 kueue.put(f"p{next(self.number)}", cards=shape[0][1])
             case "come" if name and kueue.state(name) is READY:
@@ -65,7 +67,7 @@ class Law:
                 kueue.requeue(name)
             case "delete" if name:
                 kueue.cluster.workloads.remove(f"ns/{name}")
-                self.waiting.pop(name, None)
+                self.members.pop(name, None)
             case "leader":
                 self.lead_again()
         kueue.turn(SECOND)
@@ -73,18 +75,29 @@ class Law:
         self.check()
 
     def come(self, name: str) -> None:
-        """Create all pods of a ready workload: each is placed at once, where its place was promised."""
+        """Create the pods of a ready workload: each is placed at once, where its place was promised.
+
+        The members of a gang come one by one, and are placed when all are there.
+        """
         kueue = self.kueue
         kueue.change(name, admitted=True)
-        promised = kueue.places(name)
-        for pod_set in kueue.of(name).pod_sets:
-            for number, each in enumerate(pod_set.pods):
-                pod_name = f"{name}-{pod_set.name}-{number}"
-                kueue.put(pod_name, workload=name, pod_set=pod_set.name, cards=cards_of(each))
+        all_pods = [each for pod_set in kueue.of(name).pod_sets for each in pod_set.pods]
+        promised, is_gang = kueue.places(name), all_pods[0].gang is not None
+        assert promised.total() == len(all_pods)
+        first = self.members.get(name, 0) if is_gang else 0
+        last = self.members[name] = first + 1 if is_gang else len(all_pods)
+        for number, each in enumerate(all_pods[first:last], first):
+            pod_set = each.name.rpartition("-")[0]
+            size = len(all_pods) if is_gang else 0
+            kueue.put(f"{name}-{number}", workload=name, pod_set=pod_set, cards=cards_of(each), gang=size)
         placed = {pod: node for pod, node in kueue.schedule().items() if pod.startswith(f"{name}-")}
+        if last < len(all_pods):
+            assert not placed
+            assert kueue.places(name) == promised
+            return
         assert Counter(placed.values()) == promised
-        assert promised.total() == sum(len(each.pods) for each in kueue.of(name).pod_sets)
         kueue.cluster.workloads.remove(f"ns/{name}")
+        del self.members[name]
 
     def lead_again(self) -> None:
         """Begin another term: what was promised is on the same nodes."""
@@ -112,7 +125,7 @@ ACTIONS = ("submit", "submit", "other pod", "come", "come", "end", "end", "reque
 
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.integers(1, 4), min_size=1),
-    st.lists(st.tuples(st.sampled_from(ACTIONS), SETS, st.integers(0, 1000)), max_size=25),
+    st.lists(st.tuples(st.sampled_from(ACTIONS), SETS, st.integers(0, 1000)), min_size=15, max_size=30),
 )
 @settings(max_examples=50, deadline=None)
 def test_no_card_is_given_twice_and_a_promise_is_kept(

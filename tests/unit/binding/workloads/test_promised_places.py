@@ -252,6 +252,76 @@ def test_members_of_a_gang_have_alike_cards() -> None:
     assert kueue.state("two") is READY
 
 
+# --- pods that are a gang -------------------------------------------------------------------------------------
+
+
+def gang_answered(size: int, nodes: Mapping[str, int], **fields: Any) -> Kueue:
+    """Return Kueue after it has admitted a workload whose pods are a gang, while the pod `other` waits."""
+    kueue = Kueue(nodes)
+    kueue.ask("train", pods(size, gang=Membership(group="ns/train", **{"minimum": size, **fields})))
+    kueue.change("train", admitted=True)
+    kueue.turn()
+    kueue.put("other")
+    assert not kueue.schedule()
+    return kueue
+
+
+def of_kueue(number: int, size: int) -> Raw:
+    """Return a member of Kueue's pod group."""
+    annotations = {
+        "kueue.x-k8s.io/pod-group-total-count": str(size),
+        names.WORKLOAD: "train",
+        names.POD_SET: "main",
+    }
+    labels = {"kueue.x-k8s.io/pod-group-name": "train"}
+    return pod(f"train-{number}", {NVIDIA: "1"}, labels=labels, annotations=annotations)
+
+
+@pytest.mark.parametrize("controller", ["", "Kueue pod group"])
+def test_members_that_come_one_by_one_take_their_places_when_all_are_there(controller: str) -> None:
+    kueue = gang_answered(4, {"a": 2, "b": 2}, controller=controller)
+    promised = kueue.places("train")
+    for number in range(4):
+        assert kueue.places("train") == promised
+        if controller:
+            kueue.cluster.put_pending(of_kueue(number, 4))
+        else:
+            kueue.come("train", number, gang=4)
+        placed = kueue.schedule()
+        assert "other" not in placed
+    assert Counter(placed.values()) == promised
+    assert not len(kueue.cluster.promises)
+
+
+def test_a_member_that_is_created_again_before_the_gang_is_complete_takes_the_place_then() -> None:
+    kueue = gang_answered(2, {"a": 2})
+    kueue.come("train", 0, gang=2)
+    kueue.cluster.remove_pending("uid-train-0")
+    assert not kueue.schedule()
+    assert kueue.places("train") == {"a": 2}
+    kueue.come("train", 1, gang=2)
+    kueue.come("train", 2, gang=2)
+    assert kueue.schedule() == {"train-1": "a", "train-2": "a"}
+
+
+def test_the_places_of_a_gang_that_never_becomes_complete_are_kept_for_a_time() -> None:
+    kueue = gang_answered(2, {"a": 2})
+    kueue.come("train", 0, gang=2)
+    kueue.turn(kueue.settings.promise - 1)
+    assert kueue.places("train") == {"a": 2}
+    kueue.turn(2)
+    assert not kueue.places("train")
+    assert kueue.schedule() == {"other": "a"}
+
+
+def test_a_member_that_its_controller_does_not_count_any_more_takes_its_place_alone() -> None:
+    kueue = gang_answered(2, {"a": 2}, controller="Kueue pod group")
+    kueue.cluster.put_pending(of_kueue(0, 2))
+    kueue.cluster.put_namespace("ns", {}, {names.CONTROLLER_GANGS: "false"})
+    assert kueue.schedule() == {"train-0": "a"}
+    assert kueue.places("train") == {"a": 1}
+
+
 # --- bounds ---------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +360,19 @@ def test_a_new_leader_hands_places_to_pods_that_wait_already() -> None:
     assert not new.places("train")
     [place] = kueue.places("train")
     assert new.schedule()["train-0"] == place
+
+
+@pytest.mark.parametrize("come", [1, 2])
+def test_a_new_leader_hands_places_to_the_members_of_a_gang_when_all_are_there(come: int) -> None:
+    kueue = gang_answered(2, {"a": 2})
+    for number in range(come):
+        kueue.come("train", number, gang=2)
+    new = restarted(kueue)
+    if come == 1:
+        assert not new.schedule()
+        assert new.places("train") == {"a": 2}
+        new.come("train", 1, gang=2)
+    assert new.schedule() == {"train-0": "a", "train-1": "a"}
 
 
 def test_a_workload_that_is_not_recorded_yet_gets_places_and_one_that_has_its_pods_none() -> None:
