@@ -27,10 +27,12 @@ from berth_operator.core.decision.promise import FoundPlaces
 from berth_operator.core.decision.reservation_backoff import PATIENCE, Backoffs
 from berth_operator.core.decision.workload_unit import unit_of
 from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.queue.queue import order_of
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.dependence import depends_on
 from berth_operator.core.values.quota_workload import CheckAnswer, CheckSettings, CheckState, QuotaWorkload
+from berth_operator.core.values.verdict import Change
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
 
@@ -55,6 +57,12 @@ REPORT: Final = 15.0
 AGAIN: Final = 30.0
 """Seconds until places may be gathered for a class of workloads that could not fit in the empty cluster."""
 MAX_REFUSED: Final = 1024
+
+TOO_MANY: Final = Failure(
+    message=f"at most {MAX_PLACES:,} places are promised at once, and other workloads have them or come first.",
+    wakes_on=Change(0),
+)
+"""Why a workload waits until fewer places are promised; no change of the cluster wakes it."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -97,6 +105,8 @@ class FitsCheck:
         """namespace/name -> a workload that is undecided, or has promised places."""
         self._gathering: Examined | None = None
         """The workload for which places are gathered."""
+        self._first: Examined | None = None
+        """The first workload in the queue of those that wait until fewer places are promised."""
         self._refused: dict[Hashable, float] = {}
         """Requests of a workload that could not fit in the empty cluster -> when to look again."""
         self._vain = Counter[Hashable]()
@@ -138,6 +148,8 @@ class FitsCheck:
             self._update(key)
         if self._gathering is not None and self._places.are_outdated():
             self._decide_now(self._gathering)
+        if self._first is not None and not self._exceeds(self._first):
+            self._wake_waiting()
         ends_at, is_more = self._cluster.clock() + MAX_TURN, True
         for _ in range(BATCH):
             unit = self._queue.pop(self._cluster.clock())
@@ -208,6 +220,8 @@ class FitsCheck:
 
     def _stop(self, examined: Examined) -> None:
         """Decide a workload no longer, and give up its places."""
+        if examined is self._first:
+            self._wake_waiting()
         self._end_gathering(examined)
         self._queue.remove(examined.unit.uid)
         self._promises.release(examined.workload.key)
@@ -224,14 +238,51 @@ class FitsCheck:
         if why := promise.undecidable(self._cluster.fleet, pods):
             self._finish(examined, CheckState.READY, f"no places are promised: {why}")
             return
-        more = len(pods) - len(self._promises.of(examined.workload.key))
-        if len(self._promises) + more > MAX_PLACES and self._promises:
-            self._queue.back_off(examined.unit, self._cluster.clock())
+        if not self._may_promise(examined):
             return
         try:
             self._decided(examined, self._place(examined))
         except PluginFailedError as error:
             self._retry(examined, plugin_failure(error).message)
+
+    def _may_promise(self, examined: Examined) -> bool:
+        """Return whether places may be promised to a workload now; otherwise it waits until fewer are promised.
+
+        Those that come after it in the queue wait, too: small workloads would take each place that becomes available.
+        """
+        is_behind = self._first is not None and order_of(self._first.unit) < order_of(examined.unit)
+        if not is_behind and not self._exceeds(examined):
+            if examined is self._first:
+                self._wake_waiting()
+            return True
+        if is_behind and len(self._queue) > MAX_WAITING:
+            self._retry(examined, TOO_MANY.message)
+            return False
+        if not is_behind:
+            self._first = examined
+        if math.isinf(examined.until):
+            # The promises that exist now end before that: their time starts again when Kueue admits their workloads.
+            settings = self._settings()
+            examined.until = self._cluster.clock() + settings.gather + 2 * settings.promise
+        self._wait(examined, TOO_MANY, f"{examined.unit.size:,} place(s) are needed.")
+        return False
+
+    def _exceeds(self, examined: Examined) -> bool:
+        """Return whether a workload needs more places than may still be promised.
+
+        If no other workload has places, it gets as many as may be promised.
+        """
+        more = examined.unit.size - len(self._promises.of(examined.workload.key))
+        return len(self._promises) + more > MAX_PLACES and any(
+            self._promises.of(key) for key, other in self._examined.items() if other is not examined
+        )
+
+    def _wake_waiting(self) -> None:
+        """Decide the workloads that wait until fewer places are promised, in the order of the queue."""
+        self._first = None
+        for parked in self._queue.parked():
+            if parked.failure is TOO_MANY:
+                self._queue.wake_class(parked.unit.class_key)
 
     def _place(self, examined: Examined) -> FoundPlaces:
         """Place the pods of a workload that have no promised place. While gathering, place as many as fit.
@@ -264,7 +315,7 @@ class FitsCheck:
         key, members, settings = examined.workload.key, examined.unit.members, self._settings()
         fleet, clock = self._cluster.fleet, self._cluster.clock
         if places.why is None:
-            self._promises.keep(key, places.placed[:MAX_PLACES])
+            self._promises.keep(key, places.placed)
             self._ready(examined)
             # Search the places again that it has taken from workloads of lower priority.
             for other, uids in self._places.taken_for(key, examined.unit.priority, self._examined).items():

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from berth_api.objects.leader_lease import MAX_PLACES, MAX_PROMISED_GANGS, JoinedGang, PromisedGang
+from berth_api.objects.leader_lease import MAX_PROMISED_GANGS, JoinedGang, PromisedGang
 from berth_api.values import keys
 from berth_operator.binding.workloads.promised_places import PromisedPlaces, nodes_of, promised_nodes
 from berth_operator.core.decision import promise, promise_note
@@ -212,7 +212,7 @@ class GangPromises:
                 self._lost(gang, plugin_failure(error))
                 continue
             if found.placed:
-                self._cluster.promises.keep(gang.key, found.placed[: MAX_PLACES - len(self._cluster.promises)])
+                self._cluster.promises.keep(gang.key, found.placed)
                 self._kept[gang.key] = _Kept(gang=gang, until=record.until)
             if found.why is not None:
                 self._lost(gang, found.why)

@@ -13,6 +13,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
+from berth_api.objects.leader_lease import MAX_PLACES
 from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.filters import node_selector
@@ -54,8 +55,11 @@ class PlacePromises:
                 yield workload, pod, self._fleet.nominees[uid]
 
     def keep(self, workload: str, placements: Iterable[Placement]) -> None:
-        """Promise places, in place of the same pods' earlier places."""
+        """Promise places, in place of the same pods' earlier places; as many as may be promised at once."""
         for placement in placements:
+            pods = self._of.get(workload, NO_PODS)
+            if placement.pod.uid not in pods and self._count >= MAX_PLACES:
+                continue
             pods = self._of.setdefault(workload, {})
             self._count += placement.pod.uid not in pods
             pods[placement.pod.uid] = placement.pod

@@ -171,8 +171,8 @@ def restarted(old: Kueue) -> Kueue:
         new.cluster.workloads.put(workload)
     for waiting_pod in old.cluster.pending.values():
         if waiting_pod.uid not in old.fleet.charges:
-            of_workload, _, pod_set = waiting_pod.workload.partition("/")
+            workload_name, _, pod_set = waiting_pod.workload.partition("/")
             gang = 0 if waiting_pod.gang is None else waiting_pod.gang.minimum or 0
-            new.put(waiting_pod.name, workload=of_workload, pod_set=pod_set, cards=cards_of(waiting_pod), gang=gang)
+            new.put(waiting_pod.name, workload=workload_name, pod_set=pod_set, cards=cards_of(waiting_pod), gang=gang)
     new.check.restore(old.check.record())
     return new

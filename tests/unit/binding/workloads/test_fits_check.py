@@ -9,11 +9,13 @@ import pytest
 
 from berth_api import names
 from berth_api.request.model import ModelConstraint
+from berth_operator.apis.visibility.sources import QueueRows
+from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.values.affinity import Identity
 from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.core.values.quota_workload import CheckSettings, CheckState, PodSet
-from tests.builders import INSTANCES, NVIDIA, asks, device, entry, node, waiting
-from tests.unit.binding.workloads.kueue import PENDING, READY, REJECTED, RETRY, SECOND, Kueue, pods
+from tests.builders import GPU, INSTANCES, NVIDIA, asks, device, entry, node, waiting
+from tests.unit.binding.workloads.kueue import PENDING, POLICY, READY, REJECTED, RETRY, SECOND, Kueue, pods
 
 
 def test_places_are_promised_and_handed_over() -> None:
@@ -368,3 +370,92 @@ def test_no_places_are_gathered_for_what_could_not_fit_in_the_empty_cluster() ->
     kueue.ask("possible", pods(8))
     assert (kueue.state("impossible"), kueue.state("possible")) == (RETRY, PENDING)
     assert not kueue.places("impossible")
+
+
+# --- too many promises ----------------------------------------------------------------------------------------
+
+
+def shares(count: int, priority: int = 0) -> PodSet:
+    """Return pods that each request a hundredth of a card."""
+    return PodSet(name="main", pods=(waiting(request=asks({GPU: 1}), priority=priority),) * count)
+
+
+def wide() -> Kueue:
+    """Return Kueue on 160 cards."""
+    return Kueue({f"n{number:02}": 8 for number in range(20)})
+
+
+def rows(kueue: Kueue) -> dict[str, str]:
+    """Return the workloads in the visibility API's queue, and why they wait."""
+    shown = [row.render() for row in QueueRows(kueue.cluster).rows() if row is not None]
+    return {row["metadata"]["name"]: row["message"] for row in shown if row is not None}
+
+
+def test_a_workload_that_needs_more_places_than_are_left_is_not_passed_by_those_that_come_later() -> None:
+    kueue = wide()
+    for name, size in {"first": 500, "large": 900, "small": 1}.items():
+        kueue.ask(name, shares(size))
+        kueue.turn(SECOND)
+    assert [kueue.state(name) for name in ("first", "large", "small")] == [READY, PENDING, PENDING]
+    why = "at most 1,000 places are promised at once, and other workloads have them or come first."
+    assert kueue.of("large").message == f"{why} 900 place(s) are needed."
+    assert kueue.of("small").message == f"{why} 1 place(s) are needed."
+    assert rows(kueue) == {"workload:large": why, "workload:small": why}
+    kueue.ask("urgent", shares(1, priority=1))
+    assert kueue.state("urgent") is READY
+    kueue.cluster.workloads.remove("ns/first")
+    kueue.turn()
+    assert [kueue.state(name) for name in ("large", "small")] == [READY, READY]
+    assert len(kueue.cluster.promises) == 902
+    assert not rows(kueue)
+
+
+def test_those_that_come_later_wait_no_longer_than_the_first_one() -> None:
+    kueue = wide()
+    for name, size in {"first": 500, "large": 900, "small": 1}.items():
+        kueue.ask(name, shares(size))
+    kueue.change("large", has_quota=False)
+    kueue.turn()
+    assert kueue.state("small") is READY
+
+
+def requeue_all(kueue: Kueue) -> None:
+    for workload in list(kueue.cluster.workloads.by_key.values()):
+        if workload.state is RETRY:
+            kueue.requeue(workload.name)
+
+
+def test_a_stream_of_small_workloads_does_not_starve_one_that_needs_nearly_all_places() -> None:
+    kueue = wide()
+    kueue.ask("some", shares(150))
+    kueue.ask("large", shares(900))
+    for number in range(12):
+        kueue.ask(f"small-{number}", shares(10))
+        kueue.turn(kueue.settings.promise / 10)
+        requeue_all(kueue)
+    assert kueue.state("large") is READY
+
+
+def test_a_workload_does_not_wait_for_promised_places_for_ever() -> None:
+    kueue = wide()
+    kueue.ask("urgent-0", shares(200, priority=1))
+    kueue.ask("large", shares(900))
+    kueue.turn(100)
+    kueue.ask("urgent-1", shares(200, priority=1))
+    for _ in range(8):
+        assert kueue.state("large") is PENDING
+        requeue_all(kueue)
+        kueue.turn(100)
+    assert kueue.state("large") is RETRY
+
+
+@pytest.mark.parametrize("size", [999, 1001])
+def test_places_for_pods_that_controllers_create_later_delay_no_workload(size: int) -> None:
+    kueue = wide()
+    later = decide(kueue.fleet, waiting("later", {NVIDIA: 1}, workload="LeaderWorkerSet group ns/x"), POLICY)
+    assert isinstance(later, Placement)
+    others = [replace(later, pod=replace(later.pod, uid=f"later-{number}")) for number in range(2)]
+    kueue.cluster.promises.keep("LeaderWorkerSet group ns/x", others)
+    kueue.ask("large", shares(size))
+    assert kueue.state("large") is READY
+    assert kueue.places("large").total() == 998

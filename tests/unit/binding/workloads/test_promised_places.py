@@ -10,11 +10,10 @@ import pytest
 
 from berth_api import names
 from berth_client import times
-from berth_operator.binding.workloads import fits_check
 from berth_operator.core.decision import promise_note
 from berth_operator.core.values.quota_workload import CheckSettings, CheckState, PodSet
 from berth_operator.core.values.request import Membership
-from tests.builders import GPU, NVIDIA, T4, Raw, asks, device, entry, node, pod, waiting, whole
+from tests.builders import NVIDIA, T4, Raw, asks, device, entry, node, pod, waiting, whole
 from tests.unit.binding.workloads.kueue import PENDING, READY, RETRY, SECOND, Kueue, answered, pods, restarted
 
 # --- lost places ----------------------------------------------------------------------------------------------
@@ -320,21 +319,6 @@ def test_a_member_that_its_controller_does_not_count_any_more_takes_its_place_al
     kueue.cluster.put_namespace("ns", {}, {names.CONTROLLER_GANGS: "false"})
     assert kueue.schedule() == {"train-0": "a"}
     assert kueue.places("train") == {"a": 1}
-
-
-# --- bounds ---------------------------------------------------------------------------------------------------
-
-
-def test_the_number_of_promised_places_is_bounded() -> None:
-    kueue = Kueue({f"n{number}": 8 for number in range(20)})
-    sizes = {"first": fits_check.MAX_PLACES - 2, "second": 2, "third": 2}
-    for name, size in sizes.items():
-        kueue.ask(name, PodSet(name="main", pods=(waiting(request=asks({GPU: 1})),) * size))
-    assert [kueue.state(name) for name in sizes] == [READY, READY, PENDING]
-    assert len(kueue.cluster.promises) == fits_check.MAX_PLACES
-    kueue.cluster.workloads.remove("ns/second")
-    kueue.turn(15)
-    assert kueue.state("third") is READY
 
 
 # --- a new leader ---------------------------------------------------------------------------------------------
