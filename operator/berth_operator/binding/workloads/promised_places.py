@@ -217,9 +217,12 @@ class PromisedPlaces:
         return promise.is_doubtful(self._cluster.fleet, pod.request, place, self._policy(pod.scheduler))
 
     def search_again(self, workload: str, uids: Collection[str]) -> Failure | None:
-        """Search places again, on the same nodes if possible; return why the first has none, None if all have one."""
+        """Search places again, on the same nodes if possible; return why the first has none, None if all have one.
+
+        Pods that have no promised place any more are ignored: another workload of the same review may have taken it.
+        """
         fleet, pods = self._cluster.fleet, self._cluster.promises.of(workload)
-        places = [fleet.nominees[uid] for uid in uids]
+        places = [fleet.nominees[uid] for uid in uids if uid in pods]
         wanted = [replace(pods[place.uid], nominated_node=place.node) for place in places]
         with fleet.without(places):
             again = promise.place_pods(fleet, wanted, self._policy, partly=True)

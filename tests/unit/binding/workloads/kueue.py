@@ -29,7 +29,9 @@ class Kueue:
 
     def __init__(self, nodes: Mapping[str, int], *, of: CheckSettings = SETTINGS) -> None:
         self.now, self.settings = 1000.0, of
-        self.cluster = Cluster(grace=1e9, clock=lambda: self.now, wall=lambda: self.now)
+        self.tick = 0.0
+        """Seconds that pass whenever the clock is read: what a decision takes."""
+        self.cluster = Cluster(grace=1e9, clock=self.clock, wall=lambda: self.now)
         for name, cards in nodes.items():
             self.cluster.node_cache.put_node(node(name))
             self.cluster.node_cache.put_device(device(name, *(entry(minor) for minor in range(cards))))
@@ -37,6 +39,10 @@ class Kueue:
         self.last: dict[str, CheckAnswer] = {}
         self.check = self.lead()
         self.numbers = itertools.count()
+
+    def clock(self) -> float:
+        self.now += self.tick
+        return self.now
 
     def lead(self) -> FitsCheck:
         return FitsCheck(
@@ -156,7 +162,7 @@ def answered(nodes: Mapping[str, int], *, count: int = 1, of: CheckSettings = SE
 def restarted(old: Kueue) -> Kueue:
     """Return another leader's state, built from the same objects."""
     new = Kueue({})
-    new.now, new.settings, new.numbers = old.now, old.settings, old.numbers
+    new.now, new.tick, new.settings, new.numbers = old.now, old.tick, old.settings, old.numbers
     for name, record in old.cluster.node_cache.nodes.items():
         new.cluster.node_cache.put_node(node(name, unschedulable=record.info.cordoned))
     for name in old.fleet.rows:

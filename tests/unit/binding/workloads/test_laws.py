@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth_operator.binding.workloads.fits_check import MAX_TURN
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.values.quota_workload import CheckSettings, PodSet
 from berth_operator.core.values.request import Membership
@@ -40,8 +41,9 @@ def test_a_pod_that_fits_by_decide_is_ready_and_no_other(
 class Law:
     """Random events, after each of which no card is given twice."""
 
-    def __init__(self, nodes: dict[str, int]) -> None:
+    def __init__(self, nodes: dict[str, int], tick: float) -> None:
         self.kueue = Kueue(nodes)
+        self.kueue.tick = tick
         self.nodes = nodes
         self.number = itertools.count()
         self.members: dict[str, int] = {}
@@ -125,12 +127,13 @@ ACTIONS = ("submit", "submit", "other pod", "come", "come", "end", "end", "reque
 
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.integers(1, 4), min_size=1),
+    st.sampled_from([0.0, 2 * MAX_TURN]),
     st.lists(st.tuples(st.sampled_from(ACTIONS), SETS, st.integers(0, 1000)), min_size=15, max_size=30),
 )
 @settings(max_examples=50, deadline=None)
 def test_no_card_is_given_twice_and_a_promise_is_kept(
-    nodes: dict[str, int], actions: list[tuple[str, list[tuple[int, int]], int]]
+    nodes: dict[str, int], tick: float, actions: list[tuple[str, list[tuple[int, int]], int]]
 ) -> None:
-    law = Law(nodes)
+    law = Law(nodes, tick)
     for action in actions:
         law.act(*action)

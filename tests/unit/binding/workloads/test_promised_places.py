@@ -10,6 +10,7 @@ import pytest
 
 from berth_api import names
 from berth_client import times
+from berth_operator.binding.workloads import fits_check
 from berth_operator.core.decision import promise_note
 from berth_operator.core.values.quota_workload import CheckSettings, CheckState, PodSet
 from berth_operator.core.values.request import Membership
@@ -156,6 +157,31 @@ def test_places_that_a_pod_of_another_scheduler_has_taken(
     for number in range(2):
         kueue.come("train", number)
     assert set(kueue.schedule().values()) == {other}
+
+
+def test_a_place_that_is_lost_is_not_searched_again_once_its_workload_has_none() -> None:
+    """One review decides a workload that gathers, which takes places of another one whose places are lost, too."""
+    kueue = Kueue({"x": 2, "a": 2, "b": 2, "d": 2})
+    for on in "abd":
+        kueue.hold(f"held-{on}", 0, on=on)
+    kueue.ask("high", pods(2, cards=2, priority=10))
+    kueue.ask("low", pods(2, cards=1))
+    kueue.hold("other", 1, on="a")
+    kueue.turn(2 * SECOND)
+    assert (kueue.places("high"), kueue.places("low")) == ({"x": 1}, {"b": 1, "d": 1})
+    # The decision of another workload takes the whole turn, so the review is first to decide `high`.
+    kueue.tick = 2 * fits_check.MAX_TURN
+    kueue.submit("first", PodSet(name="main", pods=(waiting(request=asks({"cpu": 1}), priority=20),)))
+    kueue.cluster.node_cache.put_node(node("x", unschedulable=True))
+    kueue.cluster.node_cache.put_node(node("d", unschedulable=True))
+    kueue.cluster.node_cache.put_node(node("y"))
+    kueue.cluster.node_cache.put_device(device("y", entry(0), entry(1)))
+    kueue.cluster.remove_bound("uid-held-b")
+    kueue.now += 2 * SECOND
+    kueue.check.follow()
+    assert kueue.places("high") == {"b": 1, "y": 1}
+    kueue.turn()
+    assert (kueue.state("high"), kueue.state("low")) == (READY, RETRY)
 
 
 # --- the end of a promise -------------------------------------------------------------------------------------
