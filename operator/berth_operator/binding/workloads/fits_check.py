@@ -112,7 +112,7 @@ class FitsCheck:
         self._vain = Counter[Hashable]()
         """Requests of a workload -> seconds for which places were gathered for such workloads, and none became free."""
         self._backoffs = Backoffs[Hashable]()
-        """Back-offs of such requests, by the wall clock."""
+        """Back-offs of such requests, by the monotonic clock."""
         self._arrivals = itertools.count()
         self._next_review = cluster.clock()
 
@@ -366,7 +366,7 @@ class FitsCheck:
         if other is not None and other.unit.priority >= unit.priority:
             return False
         key = _class_of(unit)
-        if self._refused.get(key, now) > now or key in self._backoffs.in_vain(self._cluster.wall()):
+        if self._refused.get(key, now) > now or key in self._backoffs.in_vain(self._cluster.clock()):
             return False
         gone: list[Charge] = []
         requests = {member.request: member for member in unit.members}.values()
@@ -460,7 +460,7 @@ class FitsCheck:
         self._vain[key] += max(1, int(seconds))
         if self._vain[key] >= PATIENCE:
             del self._vain[key]
-            self._backoffs.add(key, self._cluster.wall())
+            self._backoffs.add(key, self._cluster.clock())
         if len(self._vain) > MAX_REFUSED:
             self._vain.clear()
         self._backoffs.keep(lambda: {_class_of(examined.unit) for examined in self._examined.values()})

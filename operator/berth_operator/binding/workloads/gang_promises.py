@@ -122,6 +122,10 @@ class GangPromises:
             return
         self._next_review = now + PERIOD
         counters.PROMISED_PLACES.set(len(self._cluster.promises))
+        # The clock may have been ahead: the last leader's when it recorded them, or ours.
+        latest = int(self._cluster.wall() + self._seconds())
+        for all_kept in (self._kept, self._nominated):
+            all_kept.update({key: replace(kept, until=min(kept.until, latest)) for key, kept in all_kept.items()})
         for key, kept in list(self._kept.items()):
             places = len(self._cluster.promises.of(key))
             if not places:

@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,8 @@ class Groups:
 
     def __init__(self, nodes: dict[str, int]) -> None:
         self.nodes, self.now, self.numbers = nodes, 1000.0, itertools.count()
+        self.ahead = 0.0
+        """How far the wall clock is ahead, in seconds."""
         self.ended: list[str] = []
         """The pods on which the end of a promise was reported."""
         self.leaders: dict[int, float] = {}
@@ -38,7 +41,7 @@ class Groups:
 
     def lead(self) -> None:
         """Begin the term of a leader that knows the objects."""
-        self.cluster = Cluster(grace=1e9, clock=lambda: self.now, wall=lambda: self.now)
+        self.cluster = Cluster(grace=1e9, clock=lambda: self.now, wall=lambda: self.now + self.ahead)
         self.promises = GangPromises(cluster=self.cluster, policy=lambda _: POLICY, seconds=lambda: KEPT, reporter=self)
         for name, cards in self.nodes.items():
             self.cluster.node_cache.put_node(node(name))
@@ -155,3 +158,23 @@ def test_workers_that_come_in_time_always_have_their_places(
     groups.promises.follow()
     assert not len(groups.cluster.promises)
     assert len(groups.ended) == len(set(groups.ended)), "each end is reported once"
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_places_are_kept_no_longer_though_the_clock_was_ahead_when_they_were_promised(*, restart: bool) -> None:
+    groups = Groups({"a": 2})
+    groups.ahead = 3600.0
+    groups.sizes[0] = 2
+    groups.member(0, 0, 1)
+    groups.schedule()
+    groups.ahead = 0.0
+    if restart:
+        groups.restart()
+    groups.promises.follow()
+    groups.now += KEPT - PERIOD
+    groups.promises.follow()
+    assert len(groups.cluster.promises) == 1
+    groups.now += 2 * PERIOD
+    groups.promises.follow()
+    assert not len(groups.cluster.promises)
+    assert groups.ended == ["ns/0-0"]
