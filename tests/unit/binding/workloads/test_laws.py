@@ -72,8 +72,8 @@ class Law:
                 self.members.pop(name, None)
             case "leader":
                 self.lead_again()
-        kueue.turn(SECOND)
-        kueue.schedule()
+        self.kueue.turn(SECOND)
+        self.kueue.schedule()
         self.check()
 
     def come(self, name: str) -> None:
