@@ -121,7 +121,9 @@ class FitsCheck:
     def restore(self, inherited: Sequence[PromisedWorkload]) -> None:
         """Promise again what the last leader promised, before any pod is decided."""
         recorded, placed = {record.uid: record for record in inherited}, self._places.placed()
-        for workload in self._places.ready(self._settings().promise):
+        ready = self._places.ready(self._settings().promise)
+        # Recorded places first: workloads without a record search for places that are left.
+        for workload in sorted(ready, key=lambda workload: workload.uid not in recorded):
             if (examined := self._examine(workload, {})) is None:
                 continue
             examined.answer = CheckAnswer(workload=workload, state=CheckState.READY, message=workload.message)

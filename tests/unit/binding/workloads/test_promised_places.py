@@ -398,6 +398,19 @@ def test_a_workload_that_is_not_recorded_yet_gets_places_and_one_that_has_its_po
     assert (new.places("new"), new.places("old")) == ({"a": 1}, {})
 
 
+def test_a_new_leader_restores_recorded_places_before_it_searches_others() -> None:
+    kueue = answered({"a": 1})
+    kueue.change("train", admitted=True)
+    for unschedulable in (True, False):
+        kueue.cluster.node_cache.put_node(node("a", unschedulable=unschedulable))
+        kueue.turn(SECOND)
+    assert not kueue.places("train"), "it has lost its place"
+    kueue.ask("other", pods(1))
+    new = restarted(kueue)
+    new.turn()
+    assert (new.state("other"), new.places("other")) == (READY, {"a": 1})
+
+
 def test_a_place_stays_on_its_node_though_another_pod_of_the_workload_is_bound_there() -> None:
     kueue = answered({"a": 2, "b": 2}, count=2)
     [(node_, _)] = kueue.places("train").items()
