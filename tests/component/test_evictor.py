@@ -225,7 +225,7 @@ async def test_a_report_that_is_older_than_the_leader_is_not_believed_before_its
 
 async def test_a_failed_card_that_is_not_read_is_no_end() -> None:
     world = World(("a", 0))
-    failed = {"health": False, "conditions": [condition("Xid79", "True", reason="UntilReset")]}
+    failed: Raw = {"health": False, "conditions": [condition("Xid79", "True", reason="UntilReset")]}
     others = (entry(minor) for minor in range(1, MAX_CARDS))
     world.put(entry(0, **failed), *others, entry(MAX_CARDS, **failed), generation=2)
     assert await world.after(SOON) == ["a"]

@@ -201,7 +201,7 @@ def test_a_device_that_shares_hold_is_given_to_no_other_claim_if_its_slice_offer
 ) -> None:
     published, id_ = [slice_of(device("a", **capacity))], DeviceID("gpu.io", objects.NODE, "a")
     shared = Allocated(shared={id_}, capacity={id_: {"memory": 20 * 2**30 * 10**9}} if capacity else {})
-    part = {"capacity": {"requests": {"memory": "40Gi"}}} if capacity else {}
+    part: Object = {"capacity": {"requests": {"memory": "40Gi"}}} if capacity else {}
     assert chosen(published, claim(request(**part)), allocated=shared) is None
     assert chosen(published, claim(request(adminAccess=True)), allocated=shared) == [["gpu:a"]]
 
