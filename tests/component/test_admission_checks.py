@@ -50,7 +50,8 @@ class Server:
         self.writes: list[str] = []
         self.faults: list[Exception] = []
         self.refuses: set[str] = set()
-        """Paths whose writes a policy refuses."""
+        """Paths whose writes are refused."""
+        self.refusal = ApiError(422, "Invalid", "a policy says no")
         self.refused: list[tuple[float, str]] = []
         """When which path was refused."""
         self.term, self.fenced, self.version = 1, True, 100
@@ -99,7 +100,7 @@ class Server:
             raise self.faults.pop(0)
         if path in self.refuses:
             self.refused.append((now(), path))
-            raise ApiError(422, "Invalid", "a policy says no")
+            raise self.refusal
         if path not in self.stored:
             raise ApiError(404, "NotFound", "")
         raw = copy.deepcopy(self.stored[path])
@@ -318,7 +319,9 @@ async def test_the_pauses_begin_again_after_a_write(world: World) -> None:
     assert len(world.server.refused) - before == 2
 
 
-async def test_refused_answers_hold_up_no_others(world: World) -> None:
+@pytest.mark.parametrize(("status", "reason"), [(422, "Invalid"), (500, "InternalError")])
+async def test_refused_answers_hold_up_no_others(world: World, status: int, reason: str) -> None:
+    world.server.refusal = ApiError(status, reason, "a webhook says no")
     names_of_refused = [f"w{number}" for number in range(2 * IN_FLIGHT)]
     for name in names_of_refused:
         await world.put(with_quota(name))

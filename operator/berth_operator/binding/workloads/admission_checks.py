@@ -146,7 +146,7 @@ class CheckWriter:
         if error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
             return
         self._report(str(error))
-        if not error.is_refused:
+        if not error.status:
             await asyncio.sleep(PAUSE)
             self._enqueue(key)
             return
