@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
@@ -737,6 +738,27 @@ async def test_a_refused_plug_in_leaves_the_other_sums_and_is_tried_on_one_node_
             world.writer.mark(NODE, name)
         await asyncio.sleep(1)
         assert {*written(api, "a"), *written(api, "b"), *written(api, "c")} == {("True", "Written")}
+
+
+async def test_nodes_that_are_gone_have_no_turn_to_try_a_refused_plug_in() -> None:
+    world = limited("a", "b", "c")
+    async with running(world) as api:
+        await asyncio.sleep(60)
+        for name in "ab":
+            world.cluster.node_cache.remove_device(name)
+            world.cluster.node_cache.remove_node(name)
+        await asyncio.sleep(240)
+        late = [round(at) for at in api.times("npus c") if at > 150]
+        assert {after - before for before, after in itertools.pairwise(late)} == {30}
+        # Without any node there is no turn. The first new one tries at once.
+        world.cluster.node_cache.remove_device("c")
+        world.cluster.node_cache.remove_node("c")
+        await asyncio.sleep(100)
+        api.denied.clear()
+        api.add("d", entry(0), {"type": "npu", "minor": 0, "id": "N", "health": True})
+        world.writer.mark(NODE, "d")
+        await asyncio.sleep(1)
+        assert api.nodes["d"]["status"]["allocatable"][NPU] == "1"
 
 
 async def test_a_write_without_the_right_is_retried_at_growing_intervals() -> None:

@@ -56,11 +56,17 @@ class Refusals:
         return [] if refusal is None else list(refusal.waiting)
 
     def turn(self, kind: Kind) -> tuple[str, float] | None:
-        """Return the node that may try now, and the seconds until another may; None if nothing is refused."""
+        """Return the node that may try now, and the seconds until another may; None if nothing is refused.
+
+        The node waits again when it tries, so one that is gone is forgotten, and with the last one the refusal.
+        """
         if (refusal := self._of.get(kind.name)) is None:
             return None
+        if not refusal.waiting:
+            del self._of[kind.name]
+            return None
         refusal.next = next(iter(refusal.waiting))
-        refusal.waiting[refusal.next] = refusal.waiting.pop(refusal.next)
+        del refusal.waiting[refusal.next]
         return refusal.next, refusal.pause
 
     def of(self, kind: Kind) -> tuple[str, str] | None:
