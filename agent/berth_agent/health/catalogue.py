@@ -38,6 +38,8 @@ WORDS: Final = {
 # Kinds of faults. Each is the type of a condition.
 DOUBLE_BIT: Final = "DoubleBitEcc"
 LOST: Final = "GpuIsLost"
+NO_ANSWER: Final = "NoAnswer"
+"""The card was listed before, and cannot be read now. Why is not known, so this is no reason to evict its pods."""
 RESET_REQUIRED: Final = "ResetRequired"
 REMAP_FAILED: Final = "RowRemapFailed"
 RETIREMENT_PENDING: Final = "PageRetirementPending"
@@ -54,7 +56,7 @@ REPORTED: Final = "ReportedByVendor"
 
 _MEASURED: Final = {
     *(REMAP_FAILED, RETIREMENT_PENDING, PAGES_RETIRED, RESET_NEEDED, REBOOT_NEEDED, DRAIN_NEEDED),
-    *(EVENTS_FAILED, CORDONED, LINK_DOWN, OFF_THE_BUS, "ReadTimedOut", "ReadFailed", "Simulated", REPORTED),
+    *(NO_ANSWER, EVENTS_FAILED, CORDONED, LINK_DOWN, OFF_THE_BUS, "ReadTimedOut", "ReadFailed", "Simulated", REPORTED),
 }
 _LASTING: Final = {DOUBLE_BIT: Remedy.RESET, LOST: Remedy.RESET, RESET_REQUIRED: Remedy.RESET}
 

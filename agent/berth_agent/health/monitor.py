@@ -23,7 +23,7 @@ from berth_api.names import GPU
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 _CORDON: Final = Fault(kind=catalogue.CORDONED, message=f"cordoned by the annotation {names.CORDONED_DEVICES}")
-_NO_ANSWER: Final = Fault(kind=catalogue.LOST, message="the GPU does not answer")
+_NO_ANSWER: Final = Fault(kind=catalogue.NO_ANSWER, message="the GPU does not answer")
 _SOME_UNREAD: Final = "CardsUnread"
 
 
@@ -80,10 +80,13 @@ class HealthMonitor:
             faults[fault_event.card] = rules.with_fault(known, fault, now=self._clock())
 
     def observe(self, readings: Mapping[str, Reading]) -> None:
-        """Update the faults by new readings; call it once for each reading."""
+        """Update the faults by new readings; call it once for each reading.
+
+        A card that was not read keeps its faults: nothing was observed of it.
+        """
         for name, reading in readings.items():
             node = self._node(name)
-            for device in _listed(node, reading):
+            for device in reading.spec.devices:
                 if device.type != GPU:
                     continue
                 known, fresh = node.faults.get(device.id, {}), faults_of(device)
@@ -143,7 +146,7 @@ def _marked(device: DeviceInfo, node: _Node, *, cordoned: bool) -> DeviceInfo:
 
 
 def _listed(node: _Node, reading: Reading) -> list[DeviceInfo]:
-    """Return the devices of a reading, and the previous agent's GPUs that do not answer, as lost ones.
+    """Return the devices of a reading, and the previous agent's GPUs that do not answer, as unhealthy.
 
     A card that does not answer cannot be identified. While there is such a card, all missing cards stay listed.
     """

@@ -67,7 +67,7 @@ class Node:
         readings = await self.inventory.read()
         self.monitor.observe(readings)
         self.reading = self.monitor.apply_faults("n", readings["n"], device_annotations={})
-        first, *others = self.reading.spec.devices
+        first, *others = sorted(self.reading.spec.devices, key=lambda device: device.id != ID)
         assert all(other.health for other in others)
         return [fault.kind for fault in faults_of(first)]
 
@@ -222,6 +222,23 @@ async def test_partitions_that_cannot_be_read_are_not_handed_out(tmp_path: Path)
         8,
         "the GPU is in mode cpx_nps4; only a privileged agent can read its partitions",
     )
+
+
+@pytest.mark.parametrize("earlier", [[], [catalogue.WEDGED]])
+async def test_once_a_card_answers_that_did_not_at_the_start_it_has_its_earlier_faults_only(
+    node: Node, earlier: list[str]
+) -> None:
+    await node.faults()
+    for _ in earlier:
+        await node.send(WEDGED="rebind")
+    await node.faults()
+    assert node.reading is not None
+    after = Node(node.tree)
+    after.monitor.restore("n", node.reading.spec)
+    with refused(after.folder / "unique_id", errno.EIO):
+        assert await after.faults() == [*earlier, "NoAnswer"]
+    assert await after.faults() == earlier
+    after.close()
 
 
 async def test_checks_can_be_disabled(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """A monitor handles readings: cases in addition to the scripts of test_recovery."""
 
-from dataclasses import replace
-
 import pytest
 
 from berth_agent.conditions import unhealthy
@@ -128,12 +126,21 @@ def test_an_event_before_the_device_was_recalled_is_not_lost() -> None:
 def test_a_card_that_never_answered_this_agent_stays_listed_as_the_one_before_knew_it() -> None:
     film = Film()
     film.monitor.restore(NODE, DeviceSpec(devices=[gpu(0), gpu(1)]))
-    film.reading = replace(reading(gpu(1), findings=[SOME_UNREAD]))
+    film.reading = reading(gpu(1), findings=[SOME_UNREAD])
     film.monitor.observe({NODE: film.reading})
     shown = {device.minor: [fault.kind for fault in faults_of(device)] for device in film.shown.spec.devices}
-    assert shown == {1: [], 0: ["GpuIsLost"]}
+    assert shown == {1: [], 0: ["NoAnswer"]}
     film.play("read")
-    assert film.faults == ["GpuIsLost"]
+    assert film.faults == []
+
+
+def test_a_card_that_is_not_read_keeps_what_only_a_reset_ends() -> None:
+    film = Film()
+    film.monitor.restore(NODE, DeviceSpec(devices=[gpu(0, "Xid95", "DriverNeedsReset"), gpu(1)]))
+    film.reading = reading(gpu(1), findings=[SOME_UNREAD])
+    film.monitor.observe({NODE: film.reading})
+    film.play("restart; read DriverNeedsReset")
+    assert film.faults == ["Xid95", "DriverNeedsReset"]
 
 
 def test_a_card_that_was_taken_out_is_not_listed() -> None:
