@@ -5,7 +5,7 @@ of the agent. So faults are applied to a node only after they were restored from
 """
 
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,7 +24,6 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 _CORDON: Final = Fault(kind=catalogue.CORDONED, message=f"cordoned by the annotation {names.CORDONED_DEVICES}")
 _NO_ANSWER: Final = Fault(kind=catalogue.NO_ANSWER, message="the GPU does not answer")
-_SOME_UNREAD: Final = "CardsUnread"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,8 +32,8 @@ class _Node:
 
     faults: dict[str, Faults] = field(default_factory=dict)
     """Faults of GPUs, by their UUIDs."""
-    restored: tuple[DeviceInfo, ...] | None = None
-    """GPUs that the previous agent listed; none before the Device was read."""
+    devices: Sequence[DeviceInfo] | None = None
+    """Devices of the last reading that had all cards, first those of the Device; None before the Device was read."""
 
 
 class HealthMonitor:
@@ -48,7 +47,7 @@ class HealthMonitor:
 
     def knows(self, node: str) -> bool:
         """Return whether the faults of a node were restored."""
-        return self._node(node).restored is not None
+        return self._node(node).devices is not None
 
     def restore(self, node: str, spec: DeviceSpec) -> None:
         """Restore the faults that the Device of a node lists (an empty spec: there is none), unless of another boot."""
@@ -56,7 +55,7 @@ class HealthMonitor:
         gpus = tuple(device for device in spec.devices if device.type == GPU) if same_boot else ()
         known, now = self._node(node), self._clock()
         earlier = {gpu.id: rules.restored(faults_of(gpu), now=now) for gpu in gpus if not gpu.health}
-        known.restored = gpus
+        known.devices = gpus
         known.faults = {gpu: {**earlier.get(gpu, {}), **known.faults.get(gpu, {})} for gpu in earlier | known.faults}
 
     def is_new(self, fault_event: FaultEvent) -> bool:
@@ -97,6 +96,8 @@ class HealthMonitor:
                 for kind in known.keys() - faults.keys():
                     _log.info("GPU fault ended", gpu=device.id, fault=kind)
                 node.faults[device.id] = faults
+            if _has_all_cards(reading):
+                node.devices = reading.spec.devices
 
     def apply_faults(self, name: str, reading: Reading, *, device_annotations: Mapping[str, str]) -> Reading:
         """Return the reading with all known faults; the same object if there are none to add.
@@ -117,6 +118,9 @@ class HealthMonitor:
         if not problems and len(marked) == len(reading.spec.devices) and all(map(operator.is_, marked, devices)):
             return reading
         spec = reading.spec.model_copy(update={"devices": marked})
+        if len(marked) > len(reading.spec.devices) and not spec.boot_id:
+            # A reading without cards may have none, and their faults must end with this boot.
+            spec = spec.model_copy(update={"boot_id": self._boot_id})
         return replace(reading, spec=spec, findings=(*reading.findings, *problems))
 
     def named(self, name: str, reading: Reading, text: str) -> NamedDevices:
@@ -146,13 +150,22 @@ def _marked(device: DeviceInfo, node: _Node, *, cordoned: bool) -> DeviceInfo:
 
 
 def _listed(node: _Node, reading: Reading) -> list[DeviceInfo]:
-    """Return the devices of a reading, and the previous agent's GPUs that do not answer, as unhealthy.
+    """Return the devices of a reading, and the GPUs listed before that do not answer, as unhealthy.
 
-    A card that does not answer cannot be identified. While there is such a card, all missing cards stay listed.
+    A card that does not answer cannot be identified. While there is such a card, all missing cards stay listed: the
+    Device is the memory of their faults.
     """
     listed = list(reading.spec.devices)
-    if not node.restored or not any(finding.reason == _SOME_UNREAD for finding in reading.findings):
+    if _has_all_cards(reading):
         return listed
     keys = {device.id for device in listed} | {(device.type, device.minor) for device in listed}
-    missing = [device for device in node.restored if not keys & {device.id, (device.type, device.minor)}]
+    missing = [
+        device
+        for device in node.devices or ()
+        if device.type == GPU and not keys & {device.id, (device.type, device.minor)}
+    ]
     return [*listed, *(mark(device, [_NO_ANSWER]) for device in missing)]
+
+
+def _has_all_cards(reading: Reading) -> bool:
+    return all(finding.ok for finding in reading.findings if finding.type == names.INVENTORY_READ)

@@ -15,6 +15,7 @@ from berth_api.device import DeviceInfo, DeviceSpec
 NODE = "n"
 QUIET = 300
 ALL_READ = Finding(type=names.INVENTORY_READ, ok=True, reason="InventoryRead")
+READ_TIMED_OUT = Finding(type=names.INVENTORY_READ, ok=False, reason="ReadTimedOut")
 SOME_UNREAD = Finding(type=names.INVENTORY_READ, ok=False, reason="CardsUnread")
 
 
@@ -67,6 +68,11 @@ class Film:
     def read(self, *kinds: str) -> None:
         """Read the cards once more: the driver reports these faults of GPU 0."""
         self.reading = reading(gpu(0, *kinds), gpu(1))
+        self.monitor.observe({NODE: self.reading})
+
+    def hang(self) -> None:
+        """Read no card, because the driver hangs."""
+        self.reading = reading(findings=[READ_TIMED_OUT])
         self.monitor.observe({NODE: self.reading})
 
     def reset(self) -> None:

@@ -1,8 +1,10 @@
 """A monitor handles readings: cases in addition to the scripts of test_recovery."""
 
+from dataclasses import replace
+
 import pytest
 
-from berth_agent.conditions import unhealthy
+from berth_agent.conditions import Finding, unhealthy
 from berth_agent.health import annotations
 from berth_agent.health.checks import Checks
 from berth_agent.health.faults import Fault, FaultEvent, faults_of
@@ -10,7 +12,7 @@ from berth_agent.vendors.nvidia import rules
 from berth_agent.vendors.nvidia.rules import Measured
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
-from tests.unit.agent.health.film import ALL_READ, NODE, SOME_UNREAD, Film, gpu, reading
+from tests.unit.agent.health.film import ALL_READ, NODE, READ_TIMED_OUT, SOME_UNREAD, Film, gpu, reading
 
 
 def nic(minor: int = 0, *, health: bool = True) -> DeviceInfo:
@@ -141,6 +143,37 @@ def test_a_card_that_is_not_read_keeps_what_only_a_reset_ends() -> None:
     film.monitor.observe({NODE: film.reading})
     film.play("restart; read DriverNeedsReset")
     assert film.faults == ["Xid95", "DriverNeedsReset"]
+
+
+@pytest.mark.parametrize("reason", ["ReadTimedOut", "ReadFailed", "NoDriver"])
+def test_cards_stay_listed_as_unhealthy_while_no_card_is_read(reason: str) -> None:
+    film = Film()
+    film.monitor.restore(NODE, DeviceSpec(devices=[gpu(0, "Xid48"), gpu(1), nic()]))
+    nothing = reading(findings=[Finding(type=names.INVENTORY_READ, ok=False, reason=reason)])
+    shown = []
+    for film.reading in (reading(gpu(1), findings=[SOME_UNREAD]), nothing, reading(gpu(0), gpu(1)), nothing):
+        film.monitor.observe({NODE: film.reading})
+        shown.append({device.id: [fault.kind for fault in faults_of(device)] for device in film.shown.spec.devices})
+    assert shown == [
+        {"GPU-1": [], "GPU-0": ["Xid48", "NoAnswer"]},
+        {"GPU-1": ["NoAnswer"], "GPU-0": ["Xid48", "NoAnswer"]},
+        {"GPU-1": [], "GPU-0": ["Xid48"]},
+        {"GPU-1": ["NoAnswer"], "GPU-0": ["Xid48", "NoAnswer"]},
+    ]
+
+
+def test_a_failed_reading_of_other_devices_does_not_concern_the_gpus() -> None:
+    film = Film()
+    film.reading = reading(gpu(0), findings=[ALL_READ, replace(READ_TIMED_OUT, type=f"{names.INVENTORY_READ}.rdma")])
+    film.monitor.restore(NODE, DeviceSpec(devices=[gpu(0), gpu(1)]))
+    assert film.shown is film.reading
+
+
+def test_cards_that_are_not_read_are_of_this_boot() -> None:
+    film = Film()
+    film.monitor.restore(NODE, DeviceSpec(boot_id=film.boot, devices=[gpu(0, "Xid79"), gpu(1)]))
+    film.hang()
+    assert film.shown.spec.boot_id == film.boot
 
 
 def test_a_card_that_was_taken_out_is_not_listed() -> None:

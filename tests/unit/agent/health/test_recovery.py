@@ -57,6 +57,17 @@ from tests.unit.agent.health.film import QUIET, Film
         ("read Unknown; read", "Unknown"),
         ("read Unknown; wait 200; read Unknown; wait 299; read", "Unknown"),
         ("read Unknown; wait 300; read", ""),
+        # A driver that hangs, also when another agent starts meanwhile.
+        ("hang; read", ""),
+        ("restart; hang; restart; hang; read", ""),
+        ("xid 48; restart; hang; restart; read", "Xid48"),
+        ("xid 48; restart; hang; restart; reset", ""),
+        ("xid 48; restart; hang; reboot; read", ""),
+        ("xid 48; read; hang; restart; read", "Xid48"),
+        ("xid 94; restart; hang; restart; read", "Xid94"),
+        ("read RowRemapFailed; restart; hang; restart; read", ""),
+        ("xid 95; read DriverNeedsReset; restart; hang; read DriverNeedsReset", "Xid95 DriverNeedsReset"),
+        ("xid 95; read DriverNeedsReset; restart; hang; restart; read", ""),
         # What the driver measures at each reading.
         ("read RowRemapFailed", "RowRemapFailed"),
         ("read RowRemapFailed; read", ""),
