@@ -25,7 +25,7 @@ class CompletedInventory:
     def __init__(self, discovery: Discovery, *, node: str, timeout: float) -> None:
         self._discovery, self._timeout = discovery, timeout
         self._task: asyncio.Task[Mapping[str, Reading]] | None = None
-        self._last: Mapping[str, Reading] = {node: Reading(spec=DeviceSpec(), findings=_NOT_READ_YET)}
+        self._last: Mapping[str, Reading] = {node: Reading(spec=DeviceSpec(), findings=_NOT_READ_YET, processes=None)}
 
     async def read(self) -> Mapping[str, Reading]:
         """Read the cards. A reading that hangs was waited for once, and no other begins before it ends."""

@@ -201,6 +201,7 @@ async def test_a_reading_that_hangs_is_not_begun_again() -> None:
     inventory = CompletedInventory(discovery, node="n", timeout=0)
     for _ in range(3):
         assert await outcome(inventory) == ([], "ReadTimedOut", f"the driver did not answer within 0 s{KEPT}")
+        assert (await inventory.read())["n"].processes is None
     discovery.released.set()
     while (await outcome(inventory))[1] == "ReadTimedOut":
         pass

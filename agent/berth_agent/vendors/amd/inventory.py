@@ -205,7 +205,7 @@ def _without_driver(*, reason: str, message: str) -> Reading:
         Finding(type=names.DRIVER_LOADED, ok=False, reason=reason, message=message),
         Finding(type=names.INVENTORY_READ, ok=False, reason="NoDriver"),
     )
-    return Reading(spec=DeviceSpec(devices=[]), findings=findings, facts=AmdFacts())
+    return Reading(spec=DeviceSpec(devices=[]), findings=findings, processes=None, facts=AmdFacts())
 
 
 def _sample(cards: Sequence[Card], listed: Mapping[int, tuple[Process, ...]]) -> dict[str, CardSample]:

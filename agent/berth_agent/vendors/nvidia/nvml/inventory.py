@@ -196,7 +196,7 @@ def without_driver(*, reason: str, message: str) -> Reading:
         Finding(type=names.INVENTORY_READ, ok=False, reason="NoDriver"),
     )
     spec = DeviceSpec(driver_version="", cuda_version="", devices=[])
-    return Reading(spec=spec, findings=findings, facts=Facts())
+    return Reading(spec=spec, findings=findings, processes=None, facts=Facts())
 
 
 def timed_out(last: Reading, *, seconds: float) -> Reading:

@@ -192,6 +192,7 @@ async def test_a_card_without_its_driver_is_a_finding(tmp_path: Path) -> None:
     assert (Amd().is_present(tree.root), Amd().is_driven(tree.root)) == (True, False)
     reading = await read(tree.root)
     assert (cards(reading), findings(reading)["DriverLoaded"]) == ([], (False, "DriverNotLoaded"))
+    assert reading.processes is None
     assert "holds none of the node's 1 GPUs of AMD's" in reading.findings[0].message
 
 

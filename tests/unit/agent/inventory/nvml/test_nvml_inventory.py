@@ -188,7 +188,7 @@ async def test_no_driver_is_a_condition_until_there_is_one(machine: Machine, age
     reading = await probe.read()
     condition = finding(reading, names.DRIVER_LOADED)
     assert (condition.ok, condition.reason, condition.message) == (False, "DriverNotLoaded", "Driver Not Loaded")
-    assert (reading.spec.devices, reading.labels) == ([], {})
+    assert (reading.spec.devices, reading.labels, reading.processes) == ([], {}, None)
     fixture.load()
     reading = await probe.read()
     assert finding(reading, names.DRIVER_LOADED).ok
