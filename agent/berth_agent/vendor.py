@@ -254,7 +254,7 @@ class HandOver(Protocol):
         return spec
 
     def access(self, spec: DeviceSpec) -> CardAccess:
-        """Return how containers get these cards, by what exists on the node now."""
+        """Return how containers get these cards, by what exists on the node now. The agent calls it every second."""
         ...
 
 

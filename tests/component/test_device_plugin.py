@@ -500,11 +500,29 @@ async def test_cards_that_contradict_the_strategy_are_no_longer_offered(kubelet:
     await kubelet.sees(lambda units: len(units[GPU]) == 2)
 
 
-async def test_a_missing_imex_channel_is_reported(kubelet: Kubelet, begin: Any) -> None:
-    plugin = begin(spec(1), imex_channel_ids=(0,), imex_required=True)
+async def test_a_missing_imex_channel_is_reported_until_it_appears(kubelet: Kubelet, begin: Any, folder: Path) -> None:
+    plugin = begin(spec(1), imex_channel_ids=(0,), imex_required=True, check_interval=0.05)
     await until(lambda: finding(plugin, spec(1))[0] == "Misconfigured")
     assert "channel0: not there" in finding(plugin, spec(1))[1]
     assert kubelet.requests == []
+    (folder / "dev/nvidia-caps-imex-channels/channel0").mkdir(parents=True)
+    await kubelet.sees(lambda units: units.get(GPU) == {"GPU-0": HEALTHY})
+    assert (await kubelet.allocate("GPU-0")).envs["NVIDIA_IMEX_CHANNELS"] == "0"
+
+
+async def test_a_device_node_that_appears_later_is_given(kubelet: Kubelet, begin: Any, folder: Path) -> None:
+    """The driver loads nvidia-uvm when the first program needs it."""
+    strategy = ("envvar", "cdi-cri")
+    begin(spec(1), device_list_strategy=strategy, pass_device_specs=True, check_interval=0.05)
+    file = folder / "cdi/k8s.device-plugin.nvidia.com-gpu.json"
+    await until(file.exists)
+    assert "/dev/nvidia-uvm" not in file.read_text()
+    (folder / "dev").mkdir()
+    (folder / "dev/nvidia-uvm").touch()
+    await until(lambda: "/dev/nvidia-uvm" in file.read_text())
+    await kubelet.sees(lambda units: GPU in units)
+    paths = [node.host_path for node in (await kubelet.allocate("GPU-0")).devices]
+    assert paths == ["/dev/nvidia-uvm", "/dev/nvidia0"]
 
 
 NO_DRIVER = Finding(type=names.DRIVER_LOADED, ok=False, reason="LibraryNotFound", message="libnvidia-ml.so.1")

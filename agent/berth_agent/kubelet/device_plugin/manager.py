@@ -25,7 +25,7 @@ from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
 from berth_agent.kubelet.device_plugin.registration import ServingError
 from berth_agent.kubelet.device_plugin.servers import PluginServers
 from berth_agent.readings import Reading
-from berth_agent.vendor import CardAccess, HandOver, MisconfiguredError, Offers
+from berth_agent.vendor import HandOver, MisconfiguredError, Offers
 from berth_api import names
 from berth_api.device import DeviceSpec
 
@@ -50,7 +50,6 @@ class PluginManager:
         self._chooser = chooser
         self._hand_over = hand_over
         self._spec: DeviceSpec | None = None
-        self._access: CardAccess | None = None
         self._offers = Offers()
         self._failure = ""
         self._restart = False
@@ -79,7 +78,7 @@ class PluginManager:
         # GPUs that another plugin offers are none of ours.
         spec = reading.spec if reading.offered else reading.spec.model_copy(update={"devices": []})
         if spec != self._spec:
-            self._spec, self._access = spec, None
+            self._spec = spec
             self._wake.set()
         kept = self.kept_for_claims()
         if kept != self._kept:
@@ -128,8 +127,7 @@ class PluginManager:
         offer = next((candidate for candidate in self._offers.offers if candidate.resource == resource), None)
         if offer is None or self._spec is None:
             return [*must_include, *available][:size]
-        access = self._access or self._hand_over.access(self._spec)
-        return access.prefer(offer, available, must_include, size)
+        return self._hand_over.access(self._spec).prefer(offer, available, must_include, size)
 
     def refresh(self) -> None:
         """Offer at once all devices that are not withheld."""
@@ -192,9 +190,8 @@ class PluginManager:
                 self._set_condition(ok=False, reason="NoDevices", message=message)
 
     async def _offer(self, spec: DeviceSpec) -> None:
-        if self._access is None:
-            self._access = self._hand_over.access(spec)
-        access = self._access
+        # In each round: a channel or device node may appear long after the cards.
+        access = self._hand_over.access(spec)
         try:
             access.check()
             withheld = self._chooser.withheld() | self.kept_for_claims()
@@ -217,7 +214,6 @@ class PluginManager:
         except OptionsError as error:
             _log.error("configuration not read; the last one stays", error=str(error))
             return
-        self._access = None
         await self._servers.stop()
 
     def _server(self, service: Service) -> PluginServer:
