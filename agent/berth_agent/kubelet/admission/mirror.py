@@ -8,6 +8,7 @@ record is the only one.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from berth_agent.kubelet.admission.pods import Pod
@@ -169,6 +170,16 @@ class Mirror:
         for mistake in dropped:
             for uid in {recorded[unit] for unit in mistake.ids if unit in recorded} - {mistake.key.uid}:
                 self._reassign(mistake, uid)
+        # What is restored lingers until kubelet reports it, and so does what a starting kubelet did not report yet.
+        self._lingering = {key: holding for key, holding in self._lingering.items() if self._lingers(holding)}
+
+    def _lingers(self, holding: Holding) -> bool:
+        """Return whether a holding is of a removed pod, or is more than what kubelet has given its pod now."""
+        if holding.uid not in self._pods:
+            return True
+        reported = (report.by_resource.values() for key, report in self._reports.items() if key.uid == holding.uid)
+        kept = (given.ids for given in self._pending.values() if given.key == holding.key and given.never_reported)
+        return not NONE.union(*chain.from_iterable(reported), *kept).issuperset(holding.ids)
 
     def release_offered(self, resource: str, free: Ids) -> None:
         """Drop pending allocations of devices that kubelet offers as free: they came to nothing.

@@ -165,6 +165,13 @@ def nothing_is_given_twice(world: World) -> None:
         assert uid not in world.api.now or len(ids) == total_of(world.api.now[uid])
 
 
+def nothing_reported_lingers(world: World) -> None:
+    snapshot = world.agent.admission.mirror.snapshot()
+    for listed in snapshot.pods:
+        if listed.uid in snapshot.recorded and listed.uid in snapshot.lingering:
+            assert not snapshot.lingering[listed.uid] <= snapshot.had_by(listed)
+
+
 def play(seed: int, operations: list[str], *laws: Callable[[World], None]) -> None:
     async def go() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -196,6 +203,21 @@ def test_nothing_is_given_twice(seed: int, operations: list[str]) -> None:
 def test_among_pods_of_ours_none_fails(seed: int, operations: list[str]) -> None:
     """Of others one can take what is annotated for ours on a node that is full, and so can what lingers."""
     play(seed, operations, nothing_is_given_twice, none_failed)
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 2**32), operations=st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=10, max_size=60))
+def test_what_kubelet_reports_does_not_linger(seed: int, operations: list[str]) -> None:
+    async def go() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            world = World(Path(folder), seed)
+            for operation in operations:
+                await world.do(operation)
+                world.agent.running |= {uid for uid, _ in world.kubelet.given}
+                await world.agent.admission.refresh()
+                nothing_reported_lingers(world)
+
+    asyncio.run(go())
 
 
 @settings(max_examples=40)

@@ -453,6 +453,25 @@ def test_a_removed_pod_holds_while_it_has_processes(*, kubelet_first: bool) -> N
     )
 
 
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_what_kubelet_reports_again_does_not_linger(*, is_restored: bool) -> None:
+    mirror = Mirror()
+    mirror.replace([pod("a", containers=wants(1, init=[2]))], 1)
+    mirror.record_allocation(ContainerKey(uid="uid-a", container="init0"), GPU, frozenset(named(1, 2)), 0)
+    mirror.apply_reports([report("a", "c0", "GPU-1")], 0)
+    if is_restored:
+        # The holding of the init container is older than the report of the container that took over one of its cards.
+        saved = [holding("a", "init0", *named(1, 2)), holding("a", "c0", "GPU-1"), holding("gone", "c0", "GPU-3")]
+        mirror.restore(mirror.pending, saved, 0)
+    else:
+        mirror.apply_reports([], 1)
+    assert mirror.has_lingering
+    mirror.apply_reports([report("a", "c0", "GPU-1")], 2)
+    assert mirror.snapshot().lingering == ({"uid-gone": {"GPU-3"}} if is_restored else {})
+    mirror.remove(pod("a", version=2))
+    assert mirror.snapshot().lingering["uid-a"] == {"GPU-1", "GPU-2"}
+
+
 def test_a_removed_share_holds_by_its_annotation() -> None:
     mirror = Mirror()
     mirror.units = units(4)
