@@ -8,11 +8,13 @@ import structlog
 from berth_agent.configuration import options
 from berth_agent.configuration.options import Options
 from berth_agent.configuration.settings import Settings
+from berth_agent.inventory import sysfs
 from berth_agent.kubelet.device_plugin import preferred
 from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse
-from berth_agent.vendor import Offer, Offers, Specification
+from berth_agent.vendor import MisconfiguredError, Offer, Offers, Specification
 from berth_agent.vendors.nvidia.hand_over import cdi, device_nodes, resources, response
 from berth_agent.vendors.nvidia.hand_over.response import AllocationContext
+from berth_agent.vendors.nvidia.nvml.inventory import DRIVER
 from berth_api.device import DeviceSpec
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -27,12 +29,20 @@ class NvidiaAccess(AllocationContext):
         return self.options.sharing.one_at_most
 
     def check(self) -> None:
-        """Check that the IMEX channels exist that containers must have.
+        """Check that the IMEX channels exist that containers must have, and that the indices of cards are known.
 
         Raises:
-            MissingDeviceNodeError: one is not.
+            MissingDeviceNodeError: a channel does not exist.
+            MisconfiguredError: others would take an index for another card's.
         """
         flags = self.options.flags
+        is_own = flags.by_cdi_only and self.vendor == response.OWN_VENDOR
+        if flags.device_id_strategy == "index" and not is_own and self.unlisted:
+            raise MisconfiguredError(
+                f"--device-id-strategy=index: the driver holds {', '.join(sorted(self.unlisted))}, which the agent "
+                "cannot read, so the indices of the other cards are unknown; repair the card, or set "
+                "--device-id-strategy=uuid"
+            )
         device_nodes.check(self.nodes, channels=flags.imex_channel_ids if flags.imex_required else ())
 
     def cdi(self) -> dict[str, Specification]:
@@ -96,12 +106,14 @@ class NvidiaHandOver:
 
     def access(self, spec: DeviceSpec) -> NvidiaAccess:
         """Return how containers get these cards, by the device nodes that exist now."""
+        listed = {card.topology.bus_id for card in spec.devices if card.topology}
         writes_cdi = self._settings.cdi_specification == "own"
         return NvidiaAccess(
             spec=spec,
             options=self._options,
             nodes=device_nodes.read(dev=self._settings.dev_folder, proc=self._settings.proc_root),
             vendor=response.OWN_VENDOR if writes_cdi else cdi.NVIDIA_CTK_VENDOR,
+            unlisted=sysfs.bound_cards(self._settings.sysfs_root, DRIVER) - listed if listed else frozenset(),
         )
 
 

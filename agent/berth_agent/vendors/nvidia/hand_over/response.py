@@ -27,6 +27,8 @@ class AllocationContext:
     options: Options
     nodes: DeviceNodes = field(default_factory=DeviceNodes)
     vendor: str = OWN_VENDOR
+    unlisted: frozenset[str] = frozenset()
+    """PCI addresses of cards that the driver holds and the spec does not list. NVML counts them, too."""
 
 
 def compose(context: AllocationContext, ids: Sequence[str], *, key: str) -> ContainerAllocateResponse:

@@ -5,12 +5,15 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.readings import Reading
+from berth_agent.vendor import MisconfiguredError
+from berth_agent.vendors.nvidia.hand_over.access import NvidiaHandOver
 from berth_agent.vendors.nvidia.nvml.inventory import NvmlInventory
 from berth_api import names
 from berth_api.device import DeviceInfo, Mig, MigInstance, Topology
@@ -147,6 +150,32 @@ async def test_a_card_that_never_answered_is_named_in_the_condition(machine: Mac
     condition = finding(reading, names.INVENTORY_READ)
     assert (condition.ok, condition.reason) == (False, "CardsUnread")
     assert condition.message.endswith("card 1: GPU is lost")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_refused"),
+    [
+        ({}, True),
+        ({"device_list_strategy": ("cdi-cri",), "cdi_specification": "nvidia-ctk"}, True),
+        ({"device_list_strategy": ("cdi-cri",)}, False),
+        ({"device_id_strategy": "uuid"}, False),
+    ],
+)
+async def test_cards_are_not_given_by_index_while_a_card_is_unread(
+    machine: Machine, agent: Start, chosen: dict[str, Any], *, is_refused: bool
+) -> None:
+    """NVML counts a card that does not answer, so all cards after it have higher indices than the list shows."""
+    fixture = machine(replace(a100(0), lost=True), a100(1))
+    spec = (await agent(fixture).read()).spec
+    settings = Settings(node_name="a", sysfs_root=fixture.sysfs, **{"device_id_strategy": "index"} | chosen)
+    access = NvidiaHandOver(settings).access(spec)
+    if is_refused:
+        with pytest.raises(MisconfiguredError, match="--device-id-strategy=index: the driver holds 0000:.*uuid"):
+            access.check()
+    else:
+        access.check()
+    fixture.remove(0)
+    NvidiaHandOver(settings).access(spec).check()
 
 
 async def test_cards_come_and_go_while_the_agent_runs(machine: Machine, agent: Start) -> None:
