@@ -80,6 +80,7 @@ class NicProvider(AnyUnit):
     async def check(self, node: NodeView) -> ProviderStatus:
         """Follow the node's pods, and remove the specifications of containers that are gone."""
         self._pods = {pod.uid: pod for pod in node.pods}
+        self._forget_seen(node.pods)
         written = list(self._folder.glob(FILE.format("*")))
         if not written and not any(device.type == RDMA for device in node.spec.devices):
             return ProviderStatus(wanted=False, healthy=False)
@@ -111,10 +112,13 @@ class NicProvider(AnyUnit):
 
     def unseen(self, pods: Iterable[Pod]) -> frozenset[str]:
         """Return the PCI addresses of the NICs of pods that are not among these, the pods that the watch shows."""
+        self._forget_seen(pods)
+        return frozenset(address for _, given in self._given.values() for address in given)
+
+    def _forget_seen(self, pods: Iterable[Pod]) -> None:
         if self._given:
             now, seen = asyncio.get_running_loop().time(), {pod.uid for pod in pods}
             self._given = {uid: entry for uid, entry in self._given.items() if uid not in seen and now < entry[0]}
-        return frozenset(address for _, given in self._given.values() for address in given)
 
     async def _pod(self, uid: str) -> Pod:
         if uid not in self._pods:

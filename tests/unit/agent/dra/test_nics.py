@@ -14,6 +14,7 @@ from berth_agent.inventory import sysfs
 from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.isolation.allocations import CHECKPOINT
 from berth_agent.isolation.nics import LAG, NicProvider
+from berth_agent.isolation.provider import NodeView
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.readings import Reading
 from berth_agent.vendor import RefusedError
@@ -231,3 +232,9 @@ async def test_no_claim_gets_the_nic_of_a_pod_that_the_watch_does_not_show_yet(t
     await provider.before_start(["1"])
     shown.append(pod)
     await driver.claims.prepare(key)
+    # Without a driver of claims, it is forgotten all the same.
+    await driver.claims.unprepare(key)
+    await provider.before_start(["1"])
+    assert provider.unseen([])
+    await provider.check(NodeView(spec=spec(root), pods=(pod,)))
+    assert not provider.unseen([])
