@@ -172,6 +172,9 @@ class Mirror:
                 self._reassign(mistake, uid)
         # What is restored lingers until kubelet reports it, and so does what a starting kubelet did not report yet.
         self._lingering = {key: holding for key, holding in self._lingering.items() if self._lingers(holding)}
+        # A removed pod never returns, and kubelet reports a pod that the watch has not shown under its name.
+        self._unreported &= self._pods.keys()
+        self._doubtful &= self._pods.keys()
 
     def _lingers(self, holding: Holding) -> bool:
         """Return whether a holding is of a removed pod, or is more than what kubelet has given its pod now."""
@@ -194,7 +197,7 @@ class Mirror:
         self._pending = {key: allocation for key, allocation in self._pending.items() if key not in void}
         self._doubtful |= {key.uid for key, _ in void}
         for (key, _), allocation in void.items():
-            if allocation.never_reported:
+            if allocation.never_reported and key.uid in self._pods:
                 self._lingering[key] = _holding(self._pods[key.uid], key.container, sorted(allocation.ids))
 
     def _by_id(self, report: ContainerReport) -> ContainerReport:

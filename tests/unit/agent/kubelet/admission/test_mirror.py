@@ -306,6 +306,14 @@ def test_what_kubelet_still_has_to_give_was_not_given() -> None:
     assert mirror.pending == ()
 
 
+def test_what_a_removed_pod_was_promised_may_be_free_before_kubelet_reports_again() -> None:
+    mirror = promising(pod("a", containers=wants(0, init=[1])))
+    mirror.remove(pod("a", version=2))
+    mirror.release_offered(GPU, frozenset({"GPU-0", "GPU-1"}))
+    assert mirror.pending == ()
+    assert mirror.holdings() == (holding("a", "init0", "GPU-1"),)
+
+
 def test_a_pod_with_a_failed_promise_comes_last() -> None:
     mirror = promising(pod("a", 1, grants=whole(1)), pod("b", 1, grants=whole(2)))
     mirror.release_offered(GPU, frozenset(named(1, 2, 3)))
@@ -470,6 +478,21 @@ def test_what_kubelet_reports_again_does_not_linger(*, is_restored: bool) -> Non
     assert mirror.snapshot().lingering == ({"uid-gone": {"GPU-3"}} if is_restored else {})
     mirror.remove(pod("a", version=2))
     assert mirror.snapshot().lingering["uid-a"] == {"GPU-1", "GPU-2"}
+
+
+def test_nothing_is_kept_of_pods_that_are_gone() -> None:
+    """Kubelet may report a pod after its removal, and static pods that the watch does not show."""
+    mirror = Mirror()
+    mirror.replace([pod("a", 1), pod("b", 1)], 1)
+    mirror.record_allocation(ContainerKey(uid="uid-b", container="c0"), GPU, frozenset({"GPU-2"}), 0)
+    reports = [report("a", "c0", "GPU-1"), report("static", "c0", "GPU-3")]
+    mirror.apply_reports(reports, 0)
+    mirror.remove(pod("a", version=2))
+    mirror.remove(pod("b", version=3))
+    mirror.apply_reports(reports, 1)
+    mirror.apply_reports([], 2)
+    assert mirror.snapshot().unreported == frozenset()
+    assert mirror.snapshot().doubtful == frozenset()
 
 
 def test_a_removed_share_holds_by_its_annotation() -> None:
