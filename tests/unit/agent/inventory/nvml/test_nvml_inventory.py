@@ -170,7 +170,7 @@ async def test_cards_are_not_given_by_index_while_a_card_is_unread(
     settings = Settings(node_name="a", sysfs_root=fixture.sysfs, **{"device_id_strategy": "index"} | chosen)
     access = NvidiaHandOver(settings).access(spec)
     if is_refused:
-        with pytest.raises(MisconfiguredError, match="--device-id-strategy=index: the driver holds 0000:.*uuid"):
+        with pytest.raises(MisconfiguredError, match=r"--device-id-strategy=index: the driver holds 0000:.*uuid"):
             access.check()
     else:
         access.check()
