@@ -27,6 +27,10 @@ SHARED: Final = re.compile(
 )
 """Paths of what all users of a cluster meet: namespaces, policies, webhooks, definitions."""
 DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+ETCD_TIMED_OUT: Final = "etcdserver: request timed out"
+"""Message of a server error (500) after which the request may be executed or not."""
+ETCD_TRIES: Final = 5
+"""Requests until such an error is reported. Each waits 7 s for etcd, whose process had no processor that long."""
 STALE: Final = (
     http.client.RemoteDisconnected,
     http.client.CannotSendRequest,
@@ -206,8 +210,16 @@ class Api:
     ) -> tuple[Manifest, http.client.HTTPResponse]:
         url = f"{path}?{urlencode(query)}" if query else path
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type, "Accept": accept}
-        response, data = self._send(method, url, None if body is None else json.dumps(body), headers)
-        answer = _parse(data)
+        text = None if body is None else json.dumps(body)
+        response, data = self._send(method, url, text, headers)
+        tries = 1
+        while ETCD_TIMED_OUT in (answer := _parse(data)).get("message", "") and tries < ETCD_TRIES:
+            response, data = self._send(method, url, text, headers)
+            tries += 1
+        if method == "POST" and tries > 1 and answer.get("reason") == "AlreadyExists" and body is not None:
+            # An earlier try has created it.
+            response, data = self._send("GET", f"{path}/{body['metadata']['name']}", None, headers)
+            answer = _parse(data)
         if response.status >= http.client.BAD_REQUEST:
             raise ApiError(request=f"{method} {path}", status=response.status, body=answer)
         if method in ("POST", "PATCH") and SHARED.fullmatch(path) and "dryRun" not in (query or {}):
