@@ -213,9 +213,14 @@ class Api:
         text = None if body is None else json.dumps(body)
         response, data = self._send(method, url, text, headers)
         tries = 1
-        while ETCD_TIMED_OUT in (answer := _parse(data)).get("message", "") and tries < ETCD_TRIES:
+        while (
+            response.status == http.client.INTERNAL_SERVER_ERROR
+            and ETCD_TIMED_OUT in _parse(data).get("message", "")
+            and tries < ETCD_TRIES
+        ):
             response, data = self._send(method, url, text, headers)
             tries += 1
+        answer = _parse(data)
         if method == "POST" and tries > 1 and answer.get("reason") == "AlreadyExists" and body is not None:
             # An earlier try has created it.
             response, data = self._send("GET", f"{path}/{body['metadata']['name']}", None, headers)

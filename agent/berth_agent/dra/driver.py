@@ -53,7 +53,7 @@ class ClaimDriver:
         is_current: Callable[[], bool],
         by_claim: Callable[[], Sequence[ClaimedDevice]] = tuple,
         foreign: Callable[[Reading], frozenset[int]] = lambda _: frozenset(),
-        lingering: Callable[[], Collection[str]] = frozenset,
+        lingering: Callable[[], Collection[str]],
         has_shares: bool = False,
         has_partitions: bool = True,
         on_demand: PartitionsOnDemand | None = None,

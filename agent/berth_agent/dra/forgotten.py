@@ -45,7 +45,7 @@ class ForgottenClaims:
         api: ObjectReader,
         pool: str,
         by_claim: Callable[[], Iterable[ClaimedDevice] | None],
-        lingering: Callable[[], Collection[str]] = frozenset,
+        lingering: Callable[[], Collection[str]],
     ) -> None:
         """Set its parts.
 

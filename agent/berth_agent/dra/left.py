@@ -31,7 +31,7 @@ class LeftClaims:
         spec: Callable[[], DeviceSpec | None],
         by_claim: Callable[[], Iterable[ClaimedDevice] | None],
         clock: Callable[[], float],
-        lingering: Callable[[], Collection[str]] = frozenset,
+        lingering: Callable[[], Collection[str]],
     ) -> None:
         """Read the records of claims.
 

@@ -89,7 +89,7 @@ class Preparation:
         state: Callable[[], NodeState | None],
         wait: float = WAIT,
         partitions: PartitionsOnDemand | None = None,
-        lingering: Callable[[], Collection[str]] = frozenset,
+        lingering: Callable[[], Collection[str]],
     ) -> None:
         """Set its parts.
 

@@ -32,7 +32,7 @@ ReportedDevice = tuple[str, str, str]
 class EndedDevices:
     """Which devices of claims no container has any more."""
 
-    def __init__(self, *, lingering: Callable[[], Collection[str]] = frozenset) -> None:
+    def __init__(self, *, lingering: Callable[[], Collection[str]]) -> None:
         """Set what returns the UIDs of the pods that have gone and still have processes: kubelet does not report them.
 
         It reads procfs, and is called only if kubelet has not reported a device for `ENDED_SECONDS`.

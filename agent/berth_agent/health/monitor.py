@@ -96,7 +96,7 @@ class HealthMonitor:
                 for kind in known.keys() - faults.keys():
                     _log.info("GPU fault ended", gpu=device.id, fault=kind)
                 node.faults[device.id] = faults
-            if _has_all_cards(reading):
+            if node.devices is not None and _has_all_cards(reading):
                 node.devices = reading.spec.devices
 
     def apply_faults(self, name: str, reading: Reading, *, device_annotations: Mapping[str, str]) -> Reading:

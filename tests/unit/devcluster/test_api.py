@@ -1,7 +1,6 @@
 """The client's own rules. The integration tests show its use of a server."""
 
 import contextlib
-import datetime as dt
 import http.server
 import json
 import ssl
@@ -12,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from berth_operator.apis.serving import certificates
 from devcluster.control_plane.api import ETCD_TIMED_OUT, ETCD_TRIES, Api, ApiError
+from tests.certificates import Authority
 
 Answer = tuple[int, dict[str, Any]]
 
 SLOW: Answer = (500, {"kind": "Status", "message": ETCD_TIMED_OUT, "code": 500})
 EXISTS: Answer = (409, {"kind": "Status", "reason": "AlreadyExists", "message": "it exists", "code": 409})
 NODE = {"metadata": {"name": "a"}}
+EVENT: Answer = (200, {"kind": "Event", "message": ETCD_TIMED_OUT})
 MADE: Answer = (200, {"metadata": {"name": "a", "uid": "made"}})
 
 
@@ -41,20 +41,23 @@ def answering(answers: Sequence[Answer], folder: Path) -> Iterator[tuple[Api, li
             self.end_headers()
             self.wfile.write(text)
 
-        do_GET = do_POST = do_PATCH = _answer  # noqa: N815 - names of http.server
+        def do_GET(self) -> None:
+            self._answer()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        def do_POST(self) -> None:
+            self._answer()
+
+        def log_message(self, *_: Any) -> None:
             pass
 
-    pair = certificates.issue("127.0.0.1", dt.datetime.now(dt.UTC), dt.timedelta(days=1))
-    (folder / "tls.pem").write_bytes(pair.certificate + pair.key)
+    authority = Authority(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "tls.pem")
+    context.load_cert_chain(authority.issue("server"))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        api = Api(server=f"https://127.0.0.1:{server.server_port}", token="", ca=pair.certificate.decode())
+        api = Api(server=f"https://127.0.0.1:{server.server_port}", token="", ca=authority.file.read_text())
         try:
             yield api, seen
         finally:
@@ -86,3 +89,9 @@ def test_what_lasts_is_reported(answer: Answer, tries: int, tmp_path: Path) -> N
         with pytest.raises(ApiError, match=answer[1]["message"]):
             api.post("/api/v1/nodes", NODE)
         assert len(seen) == tries
+
+
+def test_an_object_with_such_a_message_is_no_error(tmp_path: Path) -> None:
+    with answering([EVENT], tmp_path) as (api, seen):
+        assert api.get("/api/v1/namespaces/ns/events/a")["kind"] == "Event"
+    assert len(seen) == 1

@@ -77,7 +77,7 @@ class Life:
         return placed
 
     def live(self, name: str) -> None:
-        """Let nodes and pods with this part of their names come and go."""
+        """Add nodes, pods and other objects with this part in their names, and remove all of them."""
         cluster, claims, storage = self.cluster, self.claims, self.storage
         labels = {"kubernetes.io/hostname": name, "zone": name}
         cluster.node_cache.put_node(node(name, labels=labels, images=[{"names": [name], "sizeBytes": 5}]))

@@ -123,9 +123,10 @@ class Choices:
         claims = self._claims_of.get(device, ())
         if plan.request.admin:
             return plan.number in claims
+        if claims or device.id in self._allocated.devices:
+            return True
         # A slice may stop offering shares while some are held.
-        is_held_by_shares = not self.is_shared(device) and self._allocated.is_shared(device.id)
-        return bool(claims) or device.id in self._allocated.devices or is_held_by_shares
+        return self._allocated.is_shared(device.id) and not self.is_shared(device)
 
     def _suits(self, plan: RequestPlan, device: Device) -> bool:
         """Return whether a request may have a device. Of the earlier choices, only shares of this device matter."""

@@ -88,13 +88,17 @@ async def test_claims_of_an_earlier_boot_keep_no_cards(tmp_path: Path) -> None:
     for name, withheld in [("boot-1", frozenset({"GPU-0"})), ("boot-2", frozenset[str]())]:
         boot.write_text(f"{name}\n")
         with capture_logs() as logs:
-            left = LeftClaims(settings(tmp_path), spec=machine, by_claim=lambda: None, clock=lambda: 0.0)
+            left = LeftClaims(
+                settings(tmp_path), spec=machine, by_claim=lambda: None, clock=lambda: 0.0, lingering=frozenset
+            )
         assert (left.withheld(), len(logs)) == (withheld, len(withheld))
 
 
 def test_where_no_claim_was_prepared_nothing_is_withheld_unless_kubelet_reports_it(tmp_path: Path) -> None:
     reported: list[ClaimedDevice] | None = None
-    left = LeftClaims(settings(tmp_path), spec=machine, by_claim=lambda: reported, clock=lambda: 0.0)
+    left = LeftClaims(
+        settings(tmp_path), spec=machine, by_claim=lambda: reported, clock=lambda: 0.0, lingering=frozenset
+    )
     assert left.withheld() == set()
     reported = [device("one", "mig-2-0"), device("one", "gpu-9")]
     assert left.withheld() == {"GPU-2"}
@@ -104,7 +108,9 @@ def test_where_no_claim_was_prepared_nothing_is_withheld_unless_kubelet_reports_
 def test_a_partition_that_was_made_is_on_the_card_that_its_name_begins_with(
     tmp_path: Path, name: str, withheld: set[str]
 ) -> None:
-    left = LeftClaims(settings(tmp_path), spec=machine, by_claim=lambda: [device("one", name)], clock=lambda: 0.0)
+    left = LeftClaims(
+        settings(tmp_path), spec=machine, by_claim=lambda: [device("one", name)], clock=lambda: 0.0, lingering=frozenset
+    )
     assert left.withheld() == withheld
     with pytest.raises(AllocationRefusedError) if withheld else contextlib.nullcontext():
         left.refuse(["MIG-2-1"])

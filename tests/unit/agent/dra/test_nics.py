@@ -146,7 +146,7 @@ async def test_a_prepared_claim_keeps_its_nic_when_the_numbers_of_device_files_c
 
 
 async def renew(driver: ClaimDriver, root: Path) -> None:
-    """Let the driver read the node."""
+    """Read the node with the driver, and wait until CDI files are written."""
     await driver.update(Reading(spec=spec(root), findings=()), {})
     if driver.claims.renewing:
         await driver.claims.renewing

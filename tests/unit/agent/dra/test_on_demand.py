@@ -116,6 +116,7 @@ class Agent:
             held=lambda: self.by_name,
             is_current=lambda: self.is_current,
             by_claim=lambda: self.reported,
+            lingering=frozenset,
             on_demand=self.on_demand,
         )
         self.claims = self.driver.claims

@@ -118,6 +118,14 @@ def test_a_repeated_event_is_not_new() -> None:
     assert film.monitor.is_new(FaultEvent(node=NODE))
 
 
+def test_a_node_is_known_when_its_device_was_recalled_and_not_by_a_reading() -> None:
+    film = Film()
+    film.monitor.observe({"another": film.reading})
+    assert not film.monitor.knows("another")
+    film.monitor.restore("another", DeviceSpec())
+    assert film.monitor.knows("another")
+
+
 def test_an_event_before_the_device_was_recalled_is_not_lost() -> None:
     film = Film()
     film.play("xid 95")
