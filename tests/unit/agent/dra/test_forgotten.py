@@ -109,6 +109,7 @@ async def test_a_claim_that_nobody_needs_for_minutes_is_released(tmp_path: Path,
     assert world.is_held()
     await asyncio.sleep(INTERVAL)
     assert world.is_held() is is_kept
+    assert not looking.done()
     looking.cancel()
 
 
