@@ -8,7 +8,7 @@ are, and the pod's allocation names its NICs.
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -96,14 +96,15 @@ class NicProvider(AnyUnit):
         """Write the specification of the container.
 
         Raises:
-            RefusedError: its pod is not known yet, holds no NIC, or a NIC is not there or held by an earlier pod.
+            RefusedError: its pod is not known yet, holds no NIC, or a NIC is not there or given to another pod.
         """
         try:
-            own = [entry for entry in self._allocations() if not entry.ids.isdisjoint(ids)]
+            entries = self._allocations()
+            own = [entry for entry in entries if not entry.ids.isdisjoint(ids)]
             if not own:
                 raise RefusedError("kubelet's checkpoint does not have the container yet")
             pod = await self._pod(own[0].pod)
-            devices = self._devices(pod)
+            devices = self._devices(pod, self._served(entries))
             for entry in own:
                 # Init containers that have ended hand their units on, so that several containers may have them.
                 self._write(pod, entry, devices)
@@ -129,13 +130,22 @@ class NicProvider(AnyUnit):
             raise RefusedError(f"the pod with the UID {uid} is not on this node")
         return self._pods[uid]
 
-    def _devices(self, pod: Pod) -> list[CharDevice]:
+    def _served(self, entries: Iterable[Allocation]) -> set[str]:
+        """Return the UIDs of the pods that have their NICs: the specification of one of their containers is there."""
+        return {
+            entry.pod
+            for entry in entries
+            for name in _device_names(entry)
+            if (self._folder / FILE.format(name)).exists()
+        }
+
+    def _devices(self, pod: Pod, served: Collection[str]) -> list[CharDevice]:
         """Return the character devices of a pod's NICs, in the order of its allocation."""
         if not pod.nics:
             raise RefusedError(
                 f"{pod.key} holds no NIC; only pods that request kubernetes.io/rdma may have {RDMA_RESOURCE}"
             )
-        if conflict := _conflict(pod, self._pods.values()):
+        if conflict := _conflict(pod, self._pods.values(), served):
             raise RefusedError(conflict)
         devices: list[CharDevice] = []
         self.refuse_claimed(addresses(pod.nics))
@@ -197,10 +207,14 @@ def _device_names(entry: Allocation) -> list[str]:
     return [device.name.partition("=")[2] for device in ContainerAllocateResponse.FromString(entry.answer).cdi_devices]
 
 
-def _conflict(pod: Pod, pods: Iterable[Pod]) -> str:
-    """Return why a pod cannot have its NICs next to pods that were created before it; empty if it can."""
-    earlier = takewhile(lambda other: other.uid != pod.uid, sorted(pods, key=lambda other: (other.created, other.uid)))
-    for other in earlier:
+def _conflict(pod: Pod, pods: Iterable[Pod], served: Collection[str]) -> str:
+    """Return why a pod cannot have its NICs next to pods that come before it; empty if it can.
+
+    Pods that have their NICs come first, then the others in the order of their creation. This order alone would not
+    do: it is known to a second, and a pod may run before that has passed.
+    """
+    in_order = sorted(pods, key=lambda other: (other.uid not in served, other.created, other.uid))
+    for other in takewhile(lambda earlier: earlier.uid != pod.uid, in_order):
         if other.ended:
             continue
         for nic in pod.nics:
@@ -208,7 +222,7 @@ def _conflict(pod: Pod, pods: Iterable[Pod]) -> str:
                 shared = held.id == nic.id and bool(set(held.handles) & set(nic.handles))
                 too_much = held.id == nic.id and _amount(held) + _amount(nic) > CARD
                 if shared or too_much:
-                    return f"the NIC {nic.id} of {pod.key} was also given to {other.key}, which was created earlier"
+                    return f"the NIC {nic.id} of {pod.key} was also given to {other.key}, which comes before it"
     return ""
 
 

@@ -1,19 +1,27 @@
-"""Specifications of containers with NICs stay as long as their pods are on the node."""
+"""A NIC goes to one pod, and specifications of containers stay as long as their pods are on the node."""
 
 import base64
 import json
 import os
 from pathlib import Path
 
+import pytest
+
 from berth_agent.isolation.allocations import CHECKPOINT
 from berth_agent.isolation.nics import FILE, NicProvider
 from berth_agent.isolation.provider import NodeView
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet_api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
+from berth_agent.vendor import RefusedError
+from berth_api.allocation import Grant
 from berth_api.device import DeviceSpec
-from berth_api.names import RDMA_RESOURCE
+from berth_api.names import RDMA, RDMA_RESOURCE
+from tests.sysfs_tree import SysfsTree
 
 LONG_AGO = 10.0
+NOON = "2026-01-01T12:00:00Z"
+NIC = "0000:18:00.0"
+WHOLE = Grant(type=RDMA, minor=0, id=NIC, amounts=((RDMA, 100),))
 
 
 async def unlisted() -> tuple[list[Pod], int]:
@@ -21,17 +29,7 @@ async def unlisted() -> tuple[list[Pod], int]:
 
 
 async def test_only_specifications_of_pods_that_are_gone_are_removed(tmp_path: Path) -> None:
-    entries = [
-        {
-            "PodUID": uid,
-            "ContainerName": "main",
-            "ResourceName": RDMA_RESOURCE,
-            "DeviceIDs": {"-1": [uid]},
-            "AllocResp": base64.b64encode(answer(uid)).decode(),
-        }
-        for uid in ("here", "gone")
-    ]
-    (tmp_path / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": entries}}))
+    write_checkpoint(tmp_path, "here", "gone")
     for name in ("here", "gone", "new"):
         (tmp_path / FILE.format(name)).write_text("{}")
         if name != "new":
@@ -42,6 +40,45 @@ async def test_only_specifications_of_pods_that_are_gone_are_removed(tmp_path: P
     # The files alone keep the resource on offer: a NIC may be away in the network namespace of a pod.
     assert (await provider.check(node)).wanted
     assert present(tmp_path) == {CHECKPOINT, FILE.format("here"), FILE.format("new"), "other.json"}
+
+
+@pytest.mark.parametrize(("first", "second"), [("a", "b"), ("b", "a")])
+async def test_a_running_pod_keeps_its_nic_from_one_that_was_created_in_the_same_second(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    SysfsTree(tmp_path).nic(NIC)
+    pods = [Pod(uid=uid, namespace="ns", name=uid, created=NOON, nics=(WHOLE,)) for uid in (first, second)]
+
+    def provider(*present: Pod) -> NicProvider:
+        async def listed() -> tuple[list[Pod], int]:
+            return list(present), 1
+
+        return NicProvider(sysfs=tmp_path, kubelet=tmp_path, cdi_folder=tmp_path, list_pods=listed)
+
+    write_checkpoint(tmp_path, first)
+    await provider(pods[0]).before_start([first])
+    write_checkpoint(tmp_path, first, second)
+    # An agent that has just started knows it, too.
+    restarted = provider(*pods)
+    with pytest.raises(RefusedError, match=f"of ns/{second} was also given to ns/{first}, which comes before it"):
+        await restarted.before_start([second])
+    await restarted.before_start([first])
+    assert present(tmp_path) >= {FILE.format(first)}
+    assert not present(tmp_path) & {FILE.format(second)}
+
+
+def write_checkpoint(folder: Path, *uids: str) -> None:
+    entries = [
+        {
+            "PodUID": uid,
+            "ContainerName": "main",
+            "ResourceName": RDMA_RESOURCE,
+            "DeviceIDs": {"-1": [uid]},
+            "AllocResp": base64.b64encode(answer(uid)).decode(),
+        }
+        for uid in uids
+    ]
+    (folder / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": entries}}))
 
 
 def present(folder: Path) -> set[str]:
