@@ -348,11 +348,29 @@ async def test_a_refusal_after_a_server_error_is_reported_and_the_pod_is_tried_a
     world = World()
     world.add_node()
     world.submit(pod("a", {NVIDIA: "1"}))
-    world.api.faults["bind a"] = [refusal(500), refusal(422, "denied")]
+    world.api.faults["bind a"] = [refusal(500), *[refusal(422, "denied")] * 45]
     async with world.running() as api:
         await asyncio.sleep(30)
-    assert api.events_of("a", "FailedBinding") == ["denied"]
+        assert api.events_of("a", "FailedBinding") == ["denied"]
+        await asyncio.sleep(180)
     assert api.bound() == {"a": "node"}
+
+
+async def test_a_refusal_does_not_free_the_card_while_an_earlier_binding_may_still_be_executed() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}), pod("b", {NVIDIA: "1"}, created="2026-01-02T00:00:00Z"))
+    world.api.faults["bind a"] = [Unreachable("no answer"), *[refusal(403, "denied")] * 60]
+    async with world.running() as api:
+        await asyncio.sleep(70)
+        # The request that had no answer has waited for a webhook of another API server until now.
+        assert api.bound() == {}
+        _, _, first = api.binds[0]
+        api.faults.clear()
+        await api.bind("ns", "a", first)
+        await asyncio.sleep(30)
+    assert api.bound() == {"a": "node"}
+    assert world.users() == 1
 
 
 # --- many at once -----------------------------------------------------------------------------------------------

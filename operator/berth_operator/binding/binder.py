@@ -7,7 +7,8 @@ The answer of the API server decides what happens to the assumed charge:
 * No answer, or a server error: the outcome is unknown, so the same Binding is sent again. The cards stay charged
   meanwhile, because a request that is still in flight may bind the pod to them.
 * A refusal, including the server errors after which nothing was written: the charge is forgotten, and the pod is
-  decided again after its back-off.
+  decided again after its back-off. After an unknown outcome, a refusal says nothing about the earlier request, which
+  may have reached another API server. Then the Binding is sent again for the time that an API server gives a request.
 """
 
 import enum
@@ -24,6 +25,9 @@ from berth_operator.core.decision.record import annotations
 FIRST_PAUSE: Final = 0.1
 MAX_PAUSE: Final = 2.0
 """Seconds between two sends of one Binding."""
+REQUEST_TIMEOUT: Final = 75.0
+"""Seconds after which an API server no longer executes a request: its --request-timeout, 60 by default, and a margin
+for the write that it has sent to etcd by then."""
 
 _NOT_WRITTEN: Final = ("failed calling webhook", "denied the request", "etcdserver: request is too large")
 """Texts of server errors (500) after which nothing has been written: a webhook failed, or denied the Binding with this

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
@@ -365,10 +366,11 @@ class Scheduler:
     ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding until the answer is definite, and return the answer; None if the term has ended.
 
-        Each send has a slot of its own, so that Bindings that always fail do not keep the slots from others.
-        `has_slot`: whether the slot for the first send has been acquired.
+        A refusal is definite only if no earlier send may still be executed. Each send has a slot of its own, so that
+        Bindings that always fail do not keep the slots from others. `has_slot`: whether the slot for the first send has
+        been acquired.
         """
-        pod, pause = placement.pod, binder.FIRST_PAUSE
+        pod, pause, on_its_way_until = placement.pod, binder.FIRST_PAUSE, -math.inf
         for sends in itertools.count(1):
             if not has_slot:
                 await self._binds.acquire()
@@ -381,11 +383,14 @@ class Scheduler:
             finally:
                 self._binds.release()
                 self._reporter.in_flight_binds.end()
-            if outcome not in binder.INDEFINITE:
+            if outcome in binder.INDEFINITE:
+                self._unanswered = True
+                on_its_way_until = self._cluster.clock() + binder.REQUEST_TIMEOUT
+            elif outcome not in binder.REFUSALS or self._cluster.clock() >= on_its_way_until:
                 return outcome, why
-            log.warning("bind without an answer, sending it again", pod=pod.key, error=why)
-            self._unanswered = True
-            if sends >= REPORTED_SENDS and outcome is binder.BindOutcome.UNKNOWN and pod.uid in self._cluster.pending:
+            log.warning("bind may still be executed, sending it again", pod=pod.key, outcome=outcome.value, error=why)
+            is_answered = outcome is not binder.BindOutcome.UNANSWERED
+            if sends >= REPORTED_SENDS and is_answered and pod.uid in self._cluster.pending:
                 self._reporter.refused(pod, why)
             await asyncio.sleep(pause)
             pause = min(2 * pause, binder.MAX_PAUSE)
