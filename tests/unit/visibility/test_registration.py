@@ -8,7 +8,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from berth_client.errors import ApiError
-from berth_operator.apis.visibility.registration import AWAY_PERIOD, PERIOD, Registration
+from berth_operator.apis.visibility.registration import (
+    AWAY_PERIOD,
+    NOT_REACHED,
+    PAUSES,
+    PERIOD,
+    UNREACHABLE_SECONDS,
+    Registration,
+)
 
 pytestmark = pytest.mark.looptime
 
@@ -41,6 +48,11 @@ class ApiServer:
     def put(self, spec: Object) -> None:
         self.objects[PATH] = {"metadata": {"uid": "own"}, "spec": spec}
 
+    def say_available(self, status: str, reason: str) -> None:
+        """Set the condition by which the API server says whether it reaches the API."""
+        condition = {"type": "Available", "status": status, "reason": reason, "message": "why"}
+        self.objects[PATH]["status"] = {"conditions": [condition]}
+
     @property
     def spec(self) -> Object | None:
         """The spec of the APIService; None without one."""
@@ -58,7 +70,7 @@ class ApiServer:
 
     async def create(self, path: str, body: Object) -> Object:
         assert path == COLLECTION
-        self.objects[f"{path}/{body['metadata']['name']}"] = body
+        self.objects[f"{path}/{body['metadata']['name']}"] = body | {"metadata": body["metadata"] | {"uid": "own"}}
         self.writes += 1
         return body
 
@@ -104,6 +116,45 @@ async def test_a_replica_that_serves_registers_itself(before: Object | None) -> 
     await keep(api)
     assert api.registered == REGISTERED
     assert api.writes == (before != REGISTERED)
+
+
+async def test_what_the_api_server_does_not_reach_is_deleted_and_tried_again_later() -> None:
+    api = ApiServer(None)
+    task = asyncio.create_task(registration().keep(api, lambda: "bundle"))
+    for pause in (PAUSES[0], 2 * PAUSES[0], 4 * PAUSES[0]):
+        await asyncio.sleep(PERIOD / 2)
+        api.say_available("False", NOT_REACHED)
+        await asyncio.sleep(UNREACHABLE_SECONDS - PERIOD)
+        assert api.spec is not None
+        await asyncio.sleep(3 * PERIOD)
+        assert api.spec is None
+        await asyncio.sleep(pause - 4 * PERIOD)
+        assert api.spec is None
+        await asyncio.sleep(5 * PERIOD)
+        assert api.registered == REGISTERED
+    # Once it was reached, the pauses start at the shortest again.
+    api.say_available("True", "Passed")
+    await asyncio.sleep(2 * PERIOD)
+    api.say_available("False", NOT_REACHED)
+    await asyncio.sleep(UNREACHABLE_SECONDS + 2 * PERIOD)
+    assert api.spec is None
+    await asyncio.sleep(PAUSES[0] + PERIOD)
+    assert api.registered == REGISTERED
+    task.cancel()
+
+
+@pytest.mark.parametrize(("status", "reason"), [("True", "Passed"), ("False", "MissingEndpoints")])
+async def test_what_the_api_server_does_not_reach_for_a_moment_stays(status: str, reason: str) -> None:
+    api = ApiServer(REGISTERED)
+    task = asyncio.create_task(registration().keep(api, lambda: "bundle"))
+    for _ in range(5):
+        api.say_available("False", NOT_REACHED)
+        await asyncio.sleep(UNREACHABLE_SECONDS / 2)
+        api.say_available(status, reason)
+        await asyncio.sleep(UNREACHABLE_SECONDS * 2)
+    assert api.registered == REGISTERED
+    assert api.writes == 0
+    task.cancel()
 
 
 async def test_the_port_of_an_older_manifest_stays() -> None:

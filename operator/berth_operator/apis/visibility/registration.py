@@ -5,12 +5,16 @@ manifest contains it. A replica that answers creates it, and the last replica de
 Removing only the Service would not be enough: aggregated discovery keeps what it knew about an APIService until the
 APIService is deleted (`discoveryManager.AddAPIService` in k8s.io/kube-aggregator).
 
+In some clusters the API server does not reach pods at all. If it says so for a while about the APIService of a replica
+that serves, the replica deletes the APIService, and tries again after a pause.
+
 The owner of the APIService is the ClusterRole that grants the right to create it. When the ClusterRole is deleted, the
 garbage collector deletes the APIService, and no replica can create another one.
 """
 
 import asyncio
 import base64
+import math
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -26,6 +30,12 @@ PERIOD: Final = 10.0
 """Longest time in seconds between two checks: a user may delete it, or apply an older manifest that has it."""
 AWAY_PERIOD: Final = 60.0
 """The same while the API is switched off: replicas of before the change may create it once more before they end."""
+NOT_REACHED: Final = "FailedDiscoveryCheck"
+"""Reason of the condition `Available` if the API server has endpoints for the Service, and none of them answers."""
+UNREACHABLE_SECONDS: Final = 60.0
+"""Seconds for which the API server may say that it does not reach the API. Until then no namespace can be deleted."""
+PAUSES: Final = (600.0, 21600.0)
+"""The first and the longest time in seconds for which there is no APIService after that; each one is twice the last."""
 LEAVE_SECONDS: Final = 2.0
 """Seconds for which the process, before it exits, waits for the deletion."""
 OWNER: Final = "berth-operator-visibility"
@@ -71,6 +81,8 @@ class Registration:
         self._port, self._pod, self._period = port, pod, min(period, PERIOD)
         self._core = f"/api/v1/namespaces/{namespace}"
         self._problem = ""
+        self._unreachable_since: float | None = None
+        self._paused_until, self._pause = -math.inf, PAUSES[0]
 
     async def keep(self, api: ApiServiceApi, bundle: Callable[[], str]) -> None:
         """Register until cancelled.
@@ -108,13 +120,15 @@ class Registration:
             self._problem = ""
 
     async def _register(self, api: ApiServiceApi, bundle: str) -> None:
-        """Create the APIService, or update its bundle.
+        """Create the APIService, or update its bundle; delete it if the API server does not reach us.
 
         Raises:
             NotOursError: it names the Service of somebody else.
         """
-        current = await _read(api, _PATH)
+        current, now = await _read(api, _PATH), asyncio.get_running_loop().time()
         if current is None:
+            if now < self._paused_until:
+                return
             owner = await _read(api, _OWNER_PATH)
             if owner is None:
                 # Not installed: then neither is the API.
@@ -140,6 +154,29 @@ class Registration:
             raise NotOursError(f"{_PATH} names another Service than ours: {current['spec'].get('service')}")
         elif current["spec"].get("caBundle") != bundle:
             await api.merge_patch(_PATH, {"spec": {"caBundle": bundle}})
+        else:
+            await self._check_reachable(api, current, now)
+
+    async def _check_reachable(self, api: ApiServiceApi, current: Object, now: float) -> None:
+        conditions = (current.get("status") or {}).get("conditions") or ()
+        available: Object = next((condition for condition in conditions if condition["type"] == "Available"), {})
+        # Other reasons are transient, for example missing endpoints while no replica is ready yet.
+        if available.get("reason") != NOT_REACHED:
+            self._unreachable_since = None
+            if available.get("status") == "True":
+                self._pause = PAUSES[0]
+        elif self._unreachable_since is None:
+            self._unreachable_since = now
+        elif now - self._unreachable_since >= UNREACHABLE_SECONDS:
+            await api.delete(_PATH, uid=current["metadata"]["uid"])
+            self._unreachable_since, self._paused_until = None, now + self._pause
+            log.warning(
+                "APIService deleted, because the API server does not reach this replica; set the chart's "
+                "operator.hostNetwork=true or visibility.enabled=false (docs/visibility.md)",
+                reason=available.get("message", ""),
+                again_in_seconds=self._pause,
+            )
+            self._pause = min(2 * self._pause, PAUSES[1])
 
     async def _withdraw(self, api: ApiServiceApi) -> None:
         """Delete the APIService if it is ours."""

@@ -106,10 +106,14 @@ class PromisedPlaces:
         return places.why
 
     def placed(self) -> dict[str, list[str]]:
-        """Return `namespace/workload/pod set` -> the nodes of its pods that are bound or nominated."""
-        nodes, charges = defaultdict[str, list[str]](list), self._cluster.fleet.charges
+        """Return `namespace/workload/pod set` -> the nodes of its pods that are bound or nominated.
+
+        Pods that are being deleted belong to an earlier admission, or are replaced.
+        """
+        nodes, fleet = defaultdict[str, list[str]](list), self._cluster.fleet
+        charges = fleet.charges
         for charge in charges.values():
-            if charge.workload:
+            if charge.workload and not fleet.is_leaving(charge):
                 nodes[keys.join(keys.split(charge.pod)[0], charge.workload)].append(charge.node)
         for uid, pod in self._cluster.pending.items():
             if pod.workload and pod.nominated_node and uid not in charges:

@@ -172,7 +172,8 @@ def restarted(old: Kueue) -> Kueue:
         of_workload = charge.workload.split("/") if charge.workload else ()
         annotations = dict(zip((names.WORKLOAD, names.POD_SET), of_workload, strict=False))
         minors = [grant.minor for grant in charge.grants]
-        new.hold(charge.pod.partition("/")[2], *minors, on=charge.node, annotations=annotations)
+        going = {"deletionTimestamp": "2026-01-01T00:10:00Z"} if charge.terminating else {}
+        new.hold(charge.pod.partition("/")[2], *minors, on=charge.node, annotations=annotations, metadata=going)
     for workload in old.cluster.workloads.by_key.values():
         new.cluster.workloads.put(workload)
     for waiting_pod in old.cluster.pending.values():

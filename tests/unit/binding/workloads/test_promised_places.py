@@ -398,6 +398,17 @@ def test_a_workload_that_is_not_recorded_yet_gets_places_and_one_that_has_its_po
     assert (new.places("new"), new.places("old")) == ({"a": 1}, {})
 
 
+def test_pods_of_an_earlier_admission_that_still_terminate_take_no_place_of_the_next() -> None:
+    kueue = Kueue({"a": 2, "b": 2})
+    annotations = {names.WORKLOAD: "train", names.POD_SET: "main"}
+    for number in range(2):
+        going = {"deletionTimestamp": "2026-01-01T00:10:00Z"}
+        kueue.hold(f"train-{number}", number, annotations=annotations, metadata=going)
+    kueue.ask("train", pods(2))
+    assert kueue.places("train") == {"b": 2}
+    assert restarted(kueue).places("train") == {"b": 2}
+
+
 def test_a_new_leader_restores_recorded_places_before_it_searches_others() -> None:
     kueue = answered({"a": 1})
     kueue.change("train", admitted=True)
