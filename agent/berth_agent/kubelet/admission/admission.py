@@ -255,9 +255,14 @@ class Admission:
         """List the pods: kubelet may know one that our watch has not delivered yet."""
         try:
             async with asyncio.timeout(LIST_SECONDS):
-                self.replace_pods(*await self._server.pods())
+                pods, version = await self._server.pods()
         except (UnavailableError, TimeoutError) as error:
             _log.warning("pods of the node not listed, going by what is known", reason=str(error) or "no answer")
+            return
+        # While the list was on its way, the watch may have delivered later events, which it does not repeat. It has
+        # then delivered all that the list shows.
+        if version >= self.mirror.version:
+            self.replace_pods(pods, version)
 
     def _save(self) -> None:
         if not self.is_ready:

@@ -78,6 +78,8 @@ class Mirror:
         """UIDs of pods with an allocation that kubelet never reported."""
         self._version = -1
         """The resourceVersion of the last list."""
+        self.version = -1
+        """The highest resourceVersion of the last list and of the events since then; -1 before the first list."""
 
     # --- the node's pods ----------------------------------------------------------------------------------------
 
@@ -85,6 +87,7 @@ class Mirror:
         """Store a new or changed pod unless it is older than the last list; return whether anything changed."""
         if pod.version <= self._version:
             return False
+        self.version = max(self.version, pod.version)
         previous, self._pods[pod.uid] = self._pods.get(pod.uid), pod
         if previous is None:
             self._name_again()
@@ -93,6 +96,7 @@ class Mirror:
     def remove(self, pod: Pod) -> bool:
         """Remove a pod unless the event is older than the last list. Its devices may stay in use for a while."""
         is_there = pod.version > self._version and pod.uid in self._pods
+        self.version = max(self.version, pod.version)
         if is_there:
             self._remove(pod.uid)
         return is_there
@@ -104,13 +108,17 @@ class Mirror:
         self._lingering |= {holding.key: holding for holding in self._had(pod)}
 
     def replace(self, pods: Collection[Pod], version: int) -> None:
-        """Replace the pods by a list of a version. Known pods keep their places, and new ones follow them."""
+        """Replace the pods by a list of a version. Known pods keep their places, and new ones follow them.
+
+        A list that is older than `self.version` undoes the events after it. Only the watch's own list may be older: the
+        watch repeats these events. After a restore of etcd, the watch's list has a lower version.
+        """
         first = self._version < 0
         for uid in self._pods.keys() - {pod.uid for pod in pods}:
             self._remove(uid)
         for pod in sorted(pods, key=lambda listed: (listed.created, listed.version) if first else ("", listed.version)):
             self._pods[pod.uid] = pod
-        self._version = version
+        self._version = self.version = version
         self._name_again()
 
     def reorder(self) -> None:

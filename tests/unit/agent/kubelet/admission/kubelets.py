@@ -66,6 +66,8 @@ class Api:
         self.warned: list[tuple[list[str], str]] = []
         self.lists = 0
         self.is_away = False
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Called between the server's answer to a list and its arrival."""
 
     def put(self, fresh: Pod) -> Pod:
         created = replace(fresh, version=len(self.changes) + 1)
@@ -81,7 +83,9 @@ class Api:
         if self.is_away:
             raise UnavailableError("no answer")
         self.lists += 1
-        return list(self.now.values()), len(self.changes)
+        answer = list(self.now.values()), len(self.changes)
+        self.meanwhile()
+        return answer
 
     async def warn(self, pods: Sequence[Pod], text: str) -> None:
         self.warned.append(([pod.name for pod in pods], text))

@@ -374,6 +374,31 @@ def test_old_news_change_nothing() -> None:
     assert mirror.remove(pod("a", version=8))
 
 
+async def test_a_list_that_is_older_than_an_event_changes_nothing(node: Node) -> None:
+    """The watch has shown the event already, and does not show it again."""
+    agent = node(pod("new", 1), pod("gone", 0, grants=share(1)), pod("done", 0, grants=share(2)))
+
+    def meanwhile() -> None:
+        agent.api.put(pod("late", 1))
+        agent.api.put(pod("done", 0, grants=share(2), ended=True))
+        agent.api.remove("uid-gone")
+        agent.hear()
+
+    agent.api.meanwhile = meanwhile
+    await agent.admission.prefer(GPU, named(0, 1, 2), [], 1)
+    assert (agent.api.lists, names_of(agent.admission.mirror)) == (1, "newlate")
+
+
+def test_a_list_of_the_watch_counts_whatever_was_seen_before() -> None:
+    """Versions are lower after a restore of etcd, and the watch goes on from its list."""
+    mirror = Mirror()
+    mirror.replace([pod("a", version=8)], 8)
+    mirror.put(pod("b", version=9))
+    mirror.replace([pod("a", version=3)], 5)
+    assert (names_of(mirror), mirror.version) == ("a", 5)
+    assert mirror.put(pod("b", version=6))
+
+
 async def test_after_kubelet_was_away_pods_are_in_the_order_of_creation(node: Node) -> None:
     agent = node(pod("b", 1, created="2", grants=whole(1)))
     agent.api.put(pod("a", 1, created="1", grants=whole(0)))
