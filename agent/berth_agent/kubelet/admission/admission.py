@@ -269,7 +269,9 @@ class Admission:
             # What the last run left has yet to be read, or is all that there is.
             return
         try:
-            self._memory.save(pending=self.mirror.pending, holdings=self.mirror.holdings(), units=self.mirror.units)
+            self._memory.save(
+                pending=self.mirror.pending, holdings=self.mirror.saved_holdings(), units=self.mirror.units
+            )
         except OSError as error:
             _log.error("checkpoint not written: a restart now forgets what kubelet was promised", reason=str(error))
 

@@ -185,12 +185,14 @@ class Mirror:
         self._doubtful &= self._pods.keys()
 
     def _lingers(self, holding: Holding) -> bool:
-        """Return whether a holding is of a removed pod, or is more than what kubelet has given its pod now."""
-        if holding.uid not in self._pods:
+        """Return whether a holding is of a removed pod, or is more than what its pod has now."""
+        pod = self._pods.get(holding.uid)
+        if pod is None:
             return True
         reported = (report.by_resource.values() for key, report in self._reports.items() if key.uid == holding.uid)
         kept = (given.ids for given in self._pending.values() if given.key == holding.key and given.never_reported)
-        return not NONE.union(*chain.from_iterable(reported), *kept).issuperset(holding.ids)
+        by_annotation = (had.ids for had in _had_by_annotation(pod))
+        return not NONE.union(*chain.from_iterable(reported), *kept, *by_annotation).issuperset(holding.ids)
 
     def release_offered(self, resource: str, free: Ids) -> None:
         """Drop pending allocations of devices that kubelet offers as free: they came to nothing.
@@ -302,6 +304,14 @@ class Mirror:
         holdings = {holding.key: holding for pod in self._pods.values() for holding in self._had_of_kubelet(pod)}
         return tuple((self._lingering | holdings).values())
 
+    def saved_holdings(self) -> tuple[Holding, ...]:
+        """Return the holdings that the next run restores: also those by annotations.
+
+        If such a pod is removed by force while no agent runs, its processes may still use its cards.
+        """
+        by_annotation = {holding.key: holding for pod in self._pods.values() for holding in _had_by_annotation(pod)}
+        return tuple((by_annotation | {holding.key: holding for holding in self.holdings()}).values())
+
     def release_ended(self, running: Collection[str]) -> None:
         """Release what pods without processes had."""
         self._lingering = {key: holding for key, holding in self._lingering.items() if key.uid in running}
@@ -316,15 +326,7 @@ class Mirror:
         """Return what a pod has, of kubelet or by its annotation alone."""
         if pod.ended:
             return ()
-        if pod.uses_plugin:
-            return tuple(self._had_of_kubelet(pod))
-        visible_by_container = [
-            (container.name, container.visible) for container in pod.containers if container.visible
-        ]
-        listed = visible_by_container or [
-            (container.name, pod.granted) for container in pod.containers[:1] if pod.granted
-        ]
-        return tuple(_holding(pod, name, ids) for name, ids in listed)
+        return tuple(self._had_of_kubelet(pod)) if pod.uses_plugin else _had_by_annotation(pod)
 
     def _had_of_kubelet(self, pod: Pod) -> Iterable[Holding]:
         """Return what kubelet gave a pod. An init container keeps devices that no later container took over."""
@@ -343,6 +345,15 @@ class Mirror:
             for container in pod.containers
             if ids_by_container.get(container.name)
         ]
+
+
+def _had_by_annotation(pod: Pod) -> tuple[Holding, ...]:
+    """Return what a pod has by its annotation alone; nothing if it has ended, or if kubelet gives it its devices."""
+    if pod.ended or pod.uses_plugin:
+        return ()
+    visible_by_container = [(container.name, container.visible) for container in pod.containers if container.visible]
+    listed = visible_by_container or [(container.name, pod.granted) for container in pod.containers[:1] if pod.granted]
+    return tuple(_holding(pod, name, ids) for name, ids in listed)
 
 
 def _holding(pod: Pod, container: str, ids: Iterable[str]) -> Holding:

@@ -105,7 +105,9 @@ class World:
         Not one that has what another pod's annotation names: until the operator has exchanged the two, its scheduler
         does not know that the other needs cards elsewhere.
         """
-        held = {uid: self.had(uid) for uid in self.api.now.keys() & {uid for uid, _ in self.kubelet.given}}
+        shares = {pod.uid: set(pod.granted) for pod in self.agent.admission.mirror.pods if not pod.uses_plugin}
+        given = {uid: self.had(uid) for uid, _ in self.kubelet.given}
+        held = {uid: ids for uid, ids in (shares | given).items() if uid in self.api.now}
         named = {uid: {grant.id for pod in self.live() if pod.uid != uid for grant in pod.grants} for uid in held}
         running = sorted(uid for uid, ids in held.items() if ids.isdisjoint(named[uid]))
         if running:

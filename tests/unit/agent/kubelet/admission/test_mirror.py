@@ -566,6 +566,21 @@ async def test_a_restarted_agent_knows_which_pods_were_removed_meanwhile(node: N
     assert agent.admission.mirror.holdings() == ()
 
 
+async def test_a_restarted_agent_knows_which_shares_were_removed_meanwhile(node: Node) -> None:
+    agent = node(pod("gone", 0, grants=share(1)), pod("stays", 0, grants=share(2)))
+    await agent.admission.refresh()
+    agent.running |= {"uid-gone", "uid-stays"}
+    agent.api.remove("uid-gone")
+    agent.start()
+    await agent.admission.refresh()
+    # The share of a pod that is there is published by its annotation.
+    assert agent.admission.mirror.holdings() == (holding("gone", "c0", "GPU-1"),)
+    assert agent.admission.withheld() == {"GPU-1", "GPU-2"}
+    agent.running.clear()
+    await agent.admission.refresh()
+    assert agent.admission.withheld() == {"GPU-2"}
+
+
 async def test_a_refresh_has_news_whichever_reader_saw_it_first(node: Node) -> None:
     agent = node(pod("a", 1), pod("b", 1), given={("a", "c0"): [1]})
     await agent.admission.refresh()
