@@ -205,7 +205,7 @@ def _driver(
         if not usage.admission.known.is_set():
             return None
         snapshot = usage.admission.mirror.snapshot()
-        nics = isolation_nics.addresses(nic for pod in snapshot.pods for nic in pod.nics)
+        nics = isolation_nics.taken(nic for pod in snapshot.pods for nic in pod.nics)
         return snapshot.held().union(nics)
 
     def foreign(reading: Reading) -> frozenset[int]:

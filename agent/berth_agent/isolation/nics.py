@@ -70,7 +70,7 @@ class NicProvider(AnyUnit):
         self._pods: dict[str, Pod] = {}
         self._failure = ""
         self._given: dict[str, tuple[float, frozenset[str]]] = {}
-        """UID of a pod -> (until when, the PCI addresses of its NICs), until the watch of pods has shown the pod."""
+        """UID of a pod -> (until when, the PCI addresses that it has `taken`), until the watch has shown the pod."""
         self.refuse_claimed: RefuseClaimed = lambda _addresses: None
 
     def count(self, spec: DeviceSpec) -> int:  # noqa: ARG002 - the same for all
@@ -112,7 +112,7 @@ class NicProvider(AnyUnit):
             raise RefusedError(f"the device files of the pod's NICs: {error}; kubelet tries again") from error
 
     def unseen(self, pods: Iterable[Pod]) -> frozenset[str]:
-        """Return the PCI addresses of the NICs of pods that are not among these, the pods that the watch shows."""
+        """Return the addresses `taken` by pods that are not among these, the pods that the watch shows."""
         self._forget_seen(pods)
         return frozenset(address for _, given in self._given.values() for address in given)
 
@@ -148,9 +148,9 @@ class NicProvider(AnyUnit):
         if conflict := _conflict(pod, self._pods.values(), served):
             raise RefusedError(conflict)
         devices: list[CharDevice] = []
-        self.refuse_claimed(addresses(pod.nics))
+        self.refuse_claimed(taken(pod.nics))
         # At once: a claim may be prepared before the watch shows the pod.
-        self._given[pod.uid] = asyncio.get_running_loop().time() + LAG, frozenset(addresses(pod.nics))
+        self._given[pod.uid] = asyncio.get_running_loop().time() + LAG, frozenset(taken(pod.nics))
         for address in addresses(pod.nics):
             found = rdma.char_devices(self._sysfs, address)
             if not found:
@@ -195,6 +195,16 @@ def addresses(nics: Iterable[Grant]) -> list[str]:
     """Return the PCI addresses of the functions that a pod may use: virtual functions where it holds some."""
     functions = ([function.bus_id for function in nic.functions] or [nic.id] for nic in nics)
     return list(dict.fromkeys(address for listed in functions for address in listed))
+
+
+def taken(nics: Iterable[Grant]) -> list[str]:
+    """Return the PCI addresses that no claim may have: of the functions that a pod may use, then of their NICs.
+
+    A claim gets no part of a NIC of which a pod has another part by name. While a function is in a pod's network
+    namespace, no reading shows which NIC it belongs to, so the NIC must be among these.
+    """
+    listed = list(nics)
+    return list(dict.fromkeys(filter(None, (*addresses(listed), *(nic.id for nic in listed)))))
 
 
 def hca(devices: Iterable[CharDevice]) -> str:

@@ -13,12 +13,12 @@ from berth_agent.dra.driver import ClaimDriver
 from berth_agent.inventory import sysfs
 from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.isolation.allocations import CHECKPOINT
-from berth_agent.isolation.nics import LAG, NicProvider
+from berth_agent.isolation.nics import LAG, NicProvider, taken
 from berth_agent.isolation.provider import NodeView
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.readings import Reading
 from berth_agent.vendor import RefusedError
-from berth_api.allocation import Grant
+from berth_api.allocation import Function, Grant
 from berth_api.device import DeviceSpec
 from berth_api.names import RDMA, RDMA_RESOURCE
 from tests.sysfs_tree import SysfsTree
@@ -28,7 +28,7 @@ from tests.unit.agent.dra.test_preparation import machine
 pytestmark = pytest.mark.looptime
 
 NIC, DIVIDED, FIRST, SECOND = "0000:18:00.0", "0000:28:00.0", "0000:28:00.1", "0000:28:00.2"
-NAMES = {address: "rdma-" + address.replace(":", "-").replace(".", "-") for address in (NIC, FIRST, SECOND)}
+NAMES = {address: "rdma-" + address.replace(":", "-").replace(".", "-") for address in (NIC, DIVIDED, FIRST, SECOND)}
 
 
 @pytest.fixture
@@ -203,18 +203,73 @@ def _is_refused(driver: ClaimDriver, address: str) -> bool:
     return False
 
 
-async def test_no_claim_gets_the_nic_of_a_pod_that_the_watch_does_not_show_yet(tmp_path: Path, root: Path) -> None:
-    pod = Pod(uid="uid", namespace="ns", name="new", nics=(Grant(type=RDMA, minor=0, id=NIC, amounts=((RDMA, 100),)),))
+@pytest.mark.parametrize(
+    ("away", "listed"),
+    [
+        pytest.param(("mlx5_2",), NAMES[SECOND], id="its other function is listed"),
+        pytest.param(("mlx5_2", "mlx5_3"), NAMES[DIVIDED], id="the NIC is listed"),
+    ],
+)
+async def test_a_nic_stays_taken_while_a_pod_has_its_function_in_its_network_namespace(
+    tmp_path: Path, root: Path, away: tuple[str, ...], listed: str
+) -> None:
+    pods = Pods()
+    pods.held = frozenset(taken(pod_with(DIVIDED, FIRST).nics))
+    driver, node, _ = start(tmp_path, pods, sysfs_root=root, nics=True)
+    for name in away:
+        (root / "class/infiniband" / name).rename(tmp_path / name)
+    await driver.update(Reading(spec=spec(root), findings=()), {"berth.dev/cards": "claims"})
+    assert [device.id for device in driver.shown if device.type == RDMA] == [NIC]
+    with pytest.raises(RefusedError, match="by name"):
+        await driver.claims.prepare(node.allocate("one", listed))
+
+
+async def test_no_pod_gets_by_name_a_function_that_a_claim_has_in_a_network_namespace(
+    tmp_path: Path, root: Path
+) -> None:
+    driver, node, _ = start(tmp_path, Pods(), sysfs_root=root, nics=True)
+    await driver.update(Reading(spec=spec(root), findings=()), {})
+    await driver.claims.prepare(node.allocate("one", NAMES[FIRST]))
+    (root / "class/infiniband/mlx5_2").rename(tmp_path / "mlx5_2")
+    await driver.update(Reading(spec=spec(root), findings=()), {})
+    provider = provider_for(pod_with(DIVIDED, FIRST), tmp_path, root)
+    provider.refuse_claimed = driver.refuse_claimed
+    with pytest.raises(RefusedError, match="prepared for a ResourceClaim"):
+        await provider.before_start(["1"])
+    # Nothing of it counts as given.
+    assert not provider.unseen([])
+
+
+async def test_a_pod_that_the_watch_does_not_show_yet_takes_the_nic_of_its_function(tmp_path: Path, root: Path) -> None:
+    provider = provider_for(pod_with(DIVIDED, FIRST), tmp_path, root)
+    await provider.before_start(["1"])
+    assert provider.unseen([]) == {DIVIDED, FIRST}
+
+
+def pod_with(nic: str, *functions: str) -> Pod:
+    """Return a pod that has a NIC, or these virtual functions of it."""
+    parts = tuple(Function(minor=minor, bus_id=address) for minor, address in enumerate(functions))
+    grant = Grant(type=RDMA, minor=0, id=nic, amounts=((RDMA, 100),), functions=parts)
+    return Pod(uid="uid", namespace="ns", name="new", nics=(grant,))
+
+
+def provider_for(pod: Pod, folder: Path, root: Path) -> NicProvider:
+    """Return a provider that kubelet asks for the unit 1 of a pod."""
 
     async def listed() -> tuple[list[Pod], int]:
         return [pod], 1
 
     entry = {"PodUID": "uid", "ContainerName": "main", "ResourceName": RDMA_RESOURCE, "DeviceIDs": {"-1": ["1"]}}
     entry["AllocResp"] = base64.b64encode(b"").decode()
-    (tmp_path / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    (folder / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    return NicProvider(sysfs=root, kubelet=folder, cdi_folder=folder, list_pods=listed)
+
+
+async def test_no_claim_gets_the_nic_of_a_pod_that_the_watch_does_not_show_yet(tmp_path: Path, root: Path) -> None:
+    pod = pod_with(NIC)
     driver, node, _ = start(tmp_path, Pods(), sysfs_root=root, nics=True)
     await driver.update(Reading(spec=spec(root), findings=()), {})
-    provider = NicProvider(sysfs=root, kubelet=tmp_path, cdi_folder=tmp_path, list_pods=listed)
+    provider = provider_for(pod, tmp_path, root)
     provider.refuse_claimed = driver.refuse_claimed
     shown: list[Pod] = []
     driver.unseen_nics = lambda: provider.unseen(shown)
