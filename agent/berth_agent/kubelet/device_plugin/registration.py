@@ -72,7 +72,7 @@ class SocketIdentity:
 
     @property
     def age(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since it was made, by the wall clock: negative if that was set back."""
         return time.time() - self.changed / 1e9
 
 

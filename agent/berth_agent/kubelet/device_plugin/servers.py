@@ -29,6 +29,8 @@ class PluginServers:
         self._kubelet = kubelet
         self._make = make
         self._seen: SocketIdentity | None = None
+        self._seen_at = 0.0
+        """When this kubelet was first seen, by the clock of the event loop."""
         self._running: dict[str, PluginServer] = {}
         self._crashes = registration.CrashCounter()
 
@@ -40,7 +42,12 @@ class PluginServers:
     @property
     def settled(self) -> bool:
         """Whether the kubelet that is registered with runs long enough to know its pods."""
-        return self._kubelet is None or (self._seen is not None and self._seen.age >= SETTLING)
+        if self._kubelet is None:
+            return True
+        # The age alone would not do: if the wall clock is set back, the socket seems to be made in the future. But it
+        # shows at once that a kubelet ran before this agent.
+        seen_for = asyncio.get_running_loop().time() - self._seen_at
+        return self._seen is not None and (self._seen.age >= SETTLING or seen_for >= SETTLING)
 
     def see_new_kubelet(self) -> bool:
         """Return whether there is a kubelet without any registration; costs one system call."""
@@ -71,7 +78,7 @@ class PluginServers:
                 raise ServingError(f"no kubelet at {self._kubelet} yet")
             if identity != self._seen:
                 # A new kubelet knows no plugin: all register again.
-                self._seen = identity
+                self._seen, self._seen_at = identity, asyncio.get_running_loop().time()
                 for server in self._running.values():
                     server.registered = False
         by_resource = {service.offer.resource: service for service in services}
