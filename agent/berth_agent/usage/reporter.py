@@ -126,6 +126,7 @@ class UsageReporter:
     def begin(self, publish: Publish, tasks: asyncio.TaskGroup) -> None:
         """Follow the node's pods from now on, and publish what changed of their devices."""
         tasks.create_task(self._pods.follow(self.admission))
+        tasks.create_task(self._pods.write_events())
         tasks.create_task(self._run(publish))
 
     async def _run(self, publish: Publish) -> None:

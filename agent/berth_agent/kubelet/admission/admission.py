@@ -8,7 +8,7 @@ devices as free that it is about to allocate.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 import structlog
 
@@ -69,8 +69,8 @@ class PodSource(Protocol):
         """
         ...
 
-    async def warn(self, pods: Sequence[Pod], text: str) -> None:
-        """Create an Event on the pods that kubelet was refused; a failure is logged."""
+    def warn(self, pods: Sequence[Pod], text: str) -> None:
+        """Have an Event created on the pods that kubelet was refused. Kubelet does not wait for it."""
         ...
 
 
@@ -165,8 +165,7 @@ class Admission:
                 await self._list_pods()
                 key = choice.explain(self.mirror.snapshot(), resource, requested, self._proposal)
             if key is None:
-                await self._refuse(resource, requested)
-                return
+                self._refuse(resource, requested)
             self.mirror.record_allocation(key, resource, requested, self._clock())
             self._save()
             self.changed.set()
@@ -275,7 +274,7 @@ class Admission:
         except OSError as error:
             _log.error("checkpoint not written: a restart now forgets what kubelet was promised", reason=str(error))
 
-    async def _refuse(self, resource: str, ids: Ids) -> None:
+    def _refuse(self, resource: str, ids: Ids) -> NoReturn:
         snapshot = self.mirror.snapshot()
         waiting = {candidate.pod.uid: candidate.pod for candidate in snapshot.pending_containers(resource, len(ids))}
         named = list(waiting.values())[:NAMED]
@@ -284,7 +283,7 @@ class Admission:
             f" ({waiting_pods})" if waiting_pods else f", and none waits for {len(ids)} of them"
         )
         _log.error("kubelet was refused", resource=resource, ids=_listed(sorted(ids)), waiting=waiting_pods)
-        await self._server.warn(list(waiting.values()), text)
+        self._server.warn(list(waiting.values()), text)
         raise AllocationRefusedError(text)
 
 

@@ -1,5 +1,6 @@
 """The agent's own watch of its node's pods, of all schedulers, and the Events that it creates on them."""
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -32,7 +33,9 @@ class NodePods:
         self._node = node
         self._selector = f"spec.nodeName={node}"
         self._warned: set[tuple[str, str]] = set()
-        """(UID, message) of the Events that were created."""
+        """(UID, message) of the Events that were created, or are in `_events`."""
+        self._events: asyncio.Queue[tuple[Pod, dict[str, Any]]] = asyncio.Queue()
+        """Pods with the Events that are still to be created on them."""
 
     async def pods(self) -> tuple[list[Pod], int]:
         """List them at quorum.
@@ -46,15 +49,19 @@ class NodePods:
             raise UnavailableError(str(error)) from error
         return [pods.of_object(obj, self._plugin) for obj in objects], int(version)
 
-    async def warn(self, of: Sequence[Pod], text: str) -> None:
-        """Create an Event on pods that kubelet was refused, once for each text."""
+    def warn(self, of: Sequence[Pod], text: str) -> None:
+        """Have `write_events` create an Event on pods that kubelet was refused, once for each text."""
         for pod in of:
-            if (pod.uid, text) in self._warned:
-                continue
-            self._warned.add((pod.uid, text))
-            path = f"/api/v1/namespaces/{pod.namespace}/events"
+            if (pod.uid, text) not in self._warned:
+                self._warned.add((pod.uid, text))
+                self._events.put_nowait((pod, event(pod, text, node=self._node)))
+
+    async def write_events(self) -> None:
+        """Create the Events of `warn` one by one until cancelled; a failure is logged."""
+        while True:
+            pod, body = await self._events.get()
             try:
-                await self._client.create(path, event(pod, text, node=self._node))
+                await self._client.create(f"/api/v1/namespaces/{pod.namespace}/events", body)
             except CallError as error:
                 _log.warning("Event not written", pod=pod.key, error=str(error))
 

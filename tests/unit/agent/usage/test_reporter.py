@@ -66,6 +66,9 @@ class Server:
     async def follow(self, admission: Admission) -> None:
         admission.replace_pods([pod("none", 0), pod("other", 1)], 1)
 
+    async def write_events(self) -> None:
+        """Have none to write."""
+
     async def list(self, *_: Any) -> tuple[list[Any], str]:
         self.lists += 1
         return [], "1"

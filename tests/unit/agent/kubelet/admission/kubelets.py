@@ -87,7 +87,7 @@ class Api:
         self.meanwhile()
         return answer
 
-    async def warn(self, pods: Sequence[Pod], text: str) -> None:
+    def warn(self, pods: Sequence[Pod], text: str) -> None:
         self.warned.append(([pod.name for pod in pods], text))
 
 

@@ -1,0 +1,67 @@
+"""The Events on pods that kubelet was refused, while the API server does not answer."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth_agent.kubelet.admission.admission import Admission
+from berth_agent.kubelet.admission.checkpoint import Checkpoint
+from berth_agent.kubelet.admission.watch import NodePods
+from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
+from berth_api import allocation, names
+from berth_client.errors import Unreachable
+from tests.unit.agent.kubelet.admission.kubelets import GPU, Kubelet, whole
+
+pytestmark = pytest.mark.looptime
+
+PATIENCE = 10.0
+"""Seconds after which a request fails."""
+
+
+class Client:
+    """An API server with two pods that wait for GPU-0; the first Event that it is sent has no answer."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        """The pod of each Event."""
+
+    async def list(self, *_: Any) -> tuple[list[Mapping[str, Any]], str]:
+        spec = {"containers": [{"name": "c0", "resources": {"limits": {GPU: "1"}}}]}
+        own = {names.ALLOCATED: allocation.render(whole(0))}
+        return [
+            {"metadata": {"uid": name, "namespace": "ns", "name": name, "annotations": own}, "spec": spec}
+            for name in "ab"
+        ], "1"
+
+    async def create(self, _: str, body: Mapping[str, Any]) -> None:
+        self.sent.append(body["involvedObject"]["name"])
+        if len(self.sent) == 1:
+            await asyncio.sleep(PATIENCE)
+            raise Unreachable("no answer")
+
+
+async def test_kubelet_waits_for_no_event(tmp_path: Path) -> None:
+    client: Any = Client()
+    pods = NodePods(client=client, node="n")
+    admission = Admission(
+        kubelet=Kubelet(devices=["GPU-0", "GPU-1"], chance=random.Random(1)),
+        server=pods,
+        memory=Checkpoint(path=tmp_path / "checkpoint", boot_id="b"),
+        running=frozenset,
+    )
+    loop = asyncio.get_running_loop()
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(pods.write_events())
+        for _ in range(2):
+            with pytest.raises(AllocationRefusedError, match="ns/a was given GPU-0; ns/b was given GPU-0"):
+                await admission.admit(GPU, ["GPU-1"])
+        assert await admission.prefer(GPU, ["GPU-0", "GPU-1"], [], 1) == ["GPU-0"]
+        assert loop.time() == 0
+        await asyncio.sleep(PATIENCE + 1)
+        writing.cancel()
+    # Each pod gets one for each text.
+    assert client.sent == ["a", "b"]
