@@ -20,6 +20,8 @@ from berth_client.reflector import EventType
 
 MAX_MESSAGE: Final = 1000
 """Characters of an Event's message; the server takes 1024."""
+MAX_EVENTS: Final = 256
+"""Events that wait to be created."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -34,7 +36,7 @@ class NodePods:
         self._selector = f"spec.nodeName={node}"
         self._warned: set[tuple[str, str]] = set()
         """(UID, message) of the Events that were created, or are in `_events`."""
-        self._events: asyncio.Queue[tuple[Pod, dict[str, Any]]] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[Pod, dict[str, Any]]] = asyncio.Queue(MAX_EVENTS)
         """Pods with the Events that are still to be created on them."""
 
     async def pods(self) -> tuple[list[Pod], int]:
@@ -52,7 +54,8 @@ class NodePods:
     def warn(self, of: Sequence[Pod], text: str) -> None:
         """Have `write_events` create an Event on pods that kubelet was refused, once for each text."""
         for pod in of:
-            if (pod.uid, text) not in self._warned:
+            # While no Event can be written, kubelet repeats the question, and its refusal.
+            if (pod.uid, text) not in self._warned and not self._events.full():
                 self._warned.add((pod.uid, text))
                 self._events.put_nowait((pod, event(pod, text, node=self._node)))
 

@@ -10,7 +10,8 @@ import pytest
 
 from berth_agent.kubelet.admission.admission import Admission
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
-from berth_agent.kubelet.admission.watch import NodePods
+from berth_agent.kubelet.admission.pods import Pod
+from berth_agent.kubelet.admission.watch import MAX_EVENTS, NodePods
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_api import allocation, names
 from berth_client.errors import Unreachable
@@ -65,3 +66,18 @@ async def test_kubelet_waits_for_no_event(tmp_path: Path) -> None:
         writing.cancel()
     # Each pod gets one for each text.
     assert client.sent == ["a", "b"]
+
+
+async def test_events_that_wait_have_a_bound() -> None:
+    client: Any = Client()
+    node = NodePods(client=client, node="n")
+    refused = [Pod(uid=str(number), namespace="ns", name=str(number)) for number in range(MAX_EVENTS + 1)]
+    async with asyncio.TaskGroup() as tasks:
+        node.warn(refused, "refused")
+        writing = tasks.create_task(node.write_events())
+        await asyncio.sleep(PATIENCE + 1)
+        # Kubelet asks again.
+        node.warn(refused, "refused")
+        await asyncio.sleep(1)
+        writing.cancel()
+    assert client.sent == [pod.name for pod in refused]
