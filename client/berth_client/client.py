@@ -25,6 +25,7 @@ from berth_client.endpoints import Endpoint
 from berth_client.errors import ApiError, Unreachable
 from berth_client.lists import pages
 from berth_client.objects import Object
+from berth_client.proxy import authority
 from berth_client.schemas import Schemas, is_undeclared
 from berth_client.streams import StreamPool, lines
 from berth_client.tokens import TokenSource
@@ -71,7 +72,7 @@ class ApiClient:
         self._connections = ConnectionPool(endpoint, limit=limit)
         self._streams = StreamPool(endpoint, limit=limit)
         self._tries, self._timeout = tries, timeout
-        self._host = f"{endpoint.host}:{endpoint.port}"
+        self._host = authority(endpoint.host, endpoint.port)
         self.observe: Observe = _ignore
         """Called after each request that was sent, for metrics; must return at once."""
         self.schemas = Schemas(read=self.get, clock=time.monotonic)

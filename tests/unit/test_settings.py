@@ -79,6 +79,11 @@ def test_the_extender_takes_pods_only_if_it_is_on() -> None:
     assert settings(*secured).extended == {"a", "b"}
 
 
+@pytest.mark.parametrize(("ip", "host"), [("10.0.0.1", "10.0.0.1"), ("fd00::1", "[fd00::1]")])
+def test_other_replicas_reach_the_visibility_api_at_the_pods_address(ip: str, host: str) -> None:
+    assert settings("--visibility-port=9445", f"--pod-ip={ip}").visibility_endpoint == f"{host}:9445"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -159,8 +159,12 @@ def test_what_is_no_certificate_is_due() -> None:
 
 @pytest.mark.parametrize(
     ("host", "expected"),
-    [("a.b.svc", "<DNSName(value='a.b.svc')>"), ("127.0.0.1", "<IPAddress(value=127.0.0.1)>")],
-    ids=["name", "address"],
+    [
+        ("a.b.svc", "<DNSName(value='a.b.svc')>"),
+        ("127.0.0.1", "<IPAddress(value=127.0.0.1)>"),
+        ("fd00::1", "<IPAddress(value=fd00::1)>"),
+    ],
+    ids=["name", "address", "IPv6"],
 )
 def test_a_certificate_names_its_host(host: str, expected: str, tmp_path: Path) -> None:
     pair = certificates.issue(host, NOW, DAY)

@@ -365,15 +365,16 @@ async def test_each_request_is_observed_with_the_code_of_its_answer(server: Serv
     assert observed == [(host, "GET", "200"), (host, "POST", "409"), (host, "GET", "409"), (host, "GET", "200")]
 
 
-async def test_a_request_without_an_answer_is_observed() -> None:
-    codes: list[str] = []
-    with connected(Login(server="http://127.0.0.1:1", token=TOKEN)) as client:
-        client.observe = lambda _host, _method, code, _seconds: codes.append(code)
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "[::1]:1"])
+async def test_a_request_without_an_answer_is_observed(host: str) -> None:
+    observed: list[tuple[str, str]] = []
+    with connected(Login(server=f"http://{host}", token=TOKEN)) as client:
+        client.observe = lambda host, _method, code, _seconds: observed.append((host, code))
         with pytest.raises(Unreachable):
             await client.get("/a")
         with pytest.raises(Unreachable):
             [line async for line in client.stream("/a", {})]
-    assert codes == [NO_ANSWER, NO_ANSWER]
+    assert observed == [(host, NO_ANSWER), (host, NO_ANSWER)]
 
 
 @pytest.fixture
