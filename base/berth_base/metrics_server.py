@@ -7,7 +7,6 @@ docs/decisions/0030-metrics-server.md compares libraries.
 
 import asyncio
 import contextlib
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
@@ -15,7 +14,7 @@ from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from berth_base.start import StartError
+from berth_base import sockets
 
 PATH: Final = "/metrics"
 MAX_CONNECTIONS: Final = 32
@@ -49,14 +48,8 @@ async def serving(
     if not port:
         yield port
         return
-    try:
-        server = await asyncio.start_server(
-            _Connections(render, refuse, seconds).serve, address, port, limit=MAX_REQUEST
-        )
-    except OSError as error:
-        # The text of asyncio's error repeats the address.
-        problem = os.strerror(error.errno) if error.errno else str(error)
-        raise StartError(f"--metrics-port {port} on {address}: {problem.lower()}") from error
+    listener = sockets.listener_of(f"--metrics-port {port}", address, port)
+    server = await asyncio.start_server(_Connections(render, refuse, seconds).serve, sock=listener, limit=MAX_REQUEST)
     try:
         yield port
     finally:

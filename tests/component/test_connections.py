@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from berth_operator.apis.serving import connections
 from berth_operator.apis.serving.connections import MAX_REFUSED, Connections
@@ -143,3 +144,20 @@ def test_connections_that_do_not_take_their_refusal_are_few(runner: asyncio.Runn
             assert await site.answer(site.unknown) == GREETING
 
     runner.run(check())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - with a socket for both families
+def test_an_ipv4_client_is_logged_by_its_ipv4_address(runner: asyncio.Runner, tmp_path: Path, address: str) -> None:
+    async def check() -> None:
+        site = Site(tmp_path)
+        async with site.connections.listening(address, 0) as site.port:
+            streams = [await site.open(None) for _ in range(OF_ADDRESS + 1)]
+            await until(lambda: site.refused == 1)
+            for _, writer in streams:
+                close(writer)
+            await until(lambda: site.connections.served == 0)
+
+    with capture_logs() as logs:
+        runner.run(check())
+    [line] = [line for line in logs if line["event"] == "too many connections"]
+    assert line["address"] == "127.0.0.1"

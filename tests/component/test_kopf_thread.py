@@ -23,11 +23,11 @@ current-context: x
 """Address of an API server that is away: kopf keeps trying."""
 
 
-def memo(folder: Path, loop: asyncio.AbstractEventLoop | None = None) -> Memo:
+def memo(folder: Path, loop: asyncio.AbstractEventLoop | None = None, health: str = "") -> Memo:
     (folder / "kubeconfig").write_text(KUBECONFIG)
     settings = Settings.model_construct(
         **{name: field.default for name, field in Settings.model_fields.items()}
-        | {"kubeconfig": folder / "kubeconfig", "health": ""}
+        | {"kubeconfig": folder / "kubeconfig", "health": health}
     )
     return Memo(
         settings=settings,

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 
 from berth_api.objects.visibility import GROUP, VERSION
 from berth_client.errors import ApiError
+from berth_client.proxy import authority
 from berth_client.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS, Reviews
 from berth_operator.apis.aggregated.access import Access, FrontProxy
 from berth_operator.apis.aggregated.requests import PROBES, Limits
@@ -43,6 +44,7 @@ from berth_operator.settings.flags import Settings
 from berth_operator.state.cache.cluster import Cluster
 from devcluster.control_plane import front_proxy
 from tests.builders import device, entry, lease, node, pod
+from tests.ipv6 import needs_ipv6
 
 API = f"/apis/{GROUP}/{VERSION}"
 HOST = "berth-visibility.berth-system.svc"
@@ -82,7 +84,8 @@ class ApiServer:
 class Replica:
     """One replica: its server, and its certificate."""
 
-    def __init__(self, world: "World") -> None:
+    def __init__(self, world: "World", host: str = "127.0.0.1") -> None:
+        self.host = host
         self.certificate = ReplicaCertificate(world.shared, period=PERIOD)
         self.leading: Leading | None = None
         self.knows = ""
@@ -92,7 +95,7 @@ class Replica:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return authority(self.host, self.port)
 
 
 class World:
@@ -180,7 +183,7 @@ class World:
             asyncio.create_task(each.run()) for each in (replica.leading.caches if replica.leading else {}).values()
         ]
         try:
-            async with connections(certificate.tls, CONNECTIONS, runner).listening("127.0.0.1", 0) as replica.port:
+            async with connections(certificate.tls, CONNECTIONS, runner).listening(replica.host, 0) as replica.port:
                 yield server
         finally:
             for task in (keeping, *running):
@@ -188,9 +191,9 @@ class World:
             await runner.cleanup()
 
     @contextlib.asynccontextmanager
-    async def pair(self, period: float = PERIOD) -> AsyncIterator[tuple[Replica, Replica]]:
+    async def pair(self, period: float = PERIOD, host: str = "127.0.0.1") -> AsyncIterator[tuple[Replica, Replica]]:
         """Serve a leader that reads the Secret every `period` seconds, and a standby replica that knows it."""
-        leader, standby = Replica(self), Replica(self)
+        leader, standby = Replica(self, host), Replica(self, host)
         self.lead(leader)
         async with self.served(leader, period), self.served(standby):
             standby.knows = leader.address
@@ -243,8 +246,9 @@ async def until(condition: Callable[[], bool]) -> None:
 # --- the relay --------------------------------------------------------------------------------------------------
 
 
-async def test_a_standby_answers_what_the_leader_answers_to_the_same_user(world: World) -> None:
-    async with world.pair() as (leader, standby):
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("::1", marks=needs_ipv6)])
+async def test_a_standby_answers_what_the_leader_answers_to_the_same_user(world: World, host: str) -> None:
+    async with world.pair(host=host) as (leader, standby):
         tls = world.tls(world.folder / "trusted")
         for path in (f"{API}/fleet", f"{API}/namespaces/ns/queue", f"{API}/namespaces/ns/pods/waits/explanation"):
             answers = []

@@ -166,8 +166,8 @@ class Settings(Flags, BaseSettings):
     """Lowest severity that is logged. Libraries log warnings and above."""
 
     metrics_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - Prometheus comes from another node
-    """Address on which to serve metrics. Except on loopback, clients need a bearer token of a user that may get the
-    nonResourceURL `/metrics`."""
+    """Address on which to serve metrics; `0.0.0.0` or `::`: all addresses, IPv4 and IPv6. Except on loopback, clients
+    need a bearer token of a user that may get the nonResourceURL `/metrics`."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port on which to serve metrics for Prometheus; 0 to serve none. The shipped DaemonSet uses 9405."""

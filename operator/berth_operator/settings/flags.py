@@ -228,11 +228,12 @@ class Settings(BaseSettings):
     component `gangs-ray`."""
 
     health: Annotated[str, AfterValidator(_check_url)] = "http://0.0.0.0:8080/healthz"
-    """URL on which to serve liveness, http://address:port/path. Empty: none."""
+    """URL on which to serve liveness, http://address:port/path. `0.0.0.0` and `[::]` mean all addresses, IPv4 and IPv6.
+    Empty: none."""
 
     metrics_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - Prometheus comes from another node
-    """Address on which to serve metrics. Except on loopback, clients need a bearer token of a user that may get the
-    nonResourceURL `/metrics`."""
+    """Address on which to serve metrics; `0.0.0.0` or `::`: all addresses, IPv4 and IPv6. Except on loopback, clients
+    need a bearer token of a user that may get the nonResourceURL `/metrics`."""
 
     metrics_authentication: bool = True
     """Whether clients of the metrics need that token. If false, anyone who reaches the port can read them."""
@@ -330,7 +331,7 @@ metrics."""
     """Port of the visibility API (docs/visibility.md); other replicas reach it at `pod_ip`. 0: none."""
 
     visibility_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - the API server calls from anywhere
-    """Address on which the visibility API listens."""
+    """Address on which the visibility API listens; `0.0.0.0` or `::`: all addresses, IPv4 and IPv6."""
 
     visibility_host: Annotated[
         str, Field(default_factory=lambda settings: f"berth-visibility.{settings.get('namespace', '')}.svc")

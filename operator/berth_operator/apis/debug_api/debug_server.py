@@ -17,6 +17,7 @@ import orjson
 import structlog
 from aiohttp import web
 
+from berth_base import sockets
 from berth_client.access import FORBIDDEN, UNAUTHORIZED, Guard, RefusedError, needs_guard
 from berth_client.errors import CallError
 from berth_client.reviews import Reviews
@@ -78,7 +79,7 @@ class DebugApi:
         runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, address, port, ssl_context=tls).start()
+            await web.SockSite(runner, sockets.listener(address, port), ssl_context=tls).start()
             log.info("debug API served", address=address, port=port, authenticated=self._guard is not None)
             await asyncio.Event().wait()
         except OSError as error:

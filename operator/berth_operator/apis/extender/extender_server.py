@@ -16,6 +16,7 @@ import orjson
 import structlog
 from aiohttp import web
 
+from berth_base import sockets
 from berth_operator.apis.extender import protocol
 from berth_operator.apis.extender.extender import Extender
 from berth_operator.apis.extender.protocol import ProtocolError
@@ -44,7 +45,7 @@ class ExtenderServer:
         runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, address, port, ssl_context=tls).start()
+            await web.SockSite(runner, sockets.listener(address, port), ssl_context=tls).start()
             log.info("extender served", address=address, port=port, tls=tls is not None)
             await asyncio.Event().wait()
         except OSError as error:

@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from berth_api import names
-from berth_base import logs, start
+from berth_base import logs, sockets, start
 from berth_base.start import StartError
 from berth_client import served
 from berth_client.credentials import CredentialsError
@@ -146,7 +146,7 @@ class ListWatchService:
         await runner.setup()
         try:
             address, port = str(settings.address), settings.port
-            await web.TCPSite(runner, address, port, ssl_context=certificate.tls).start()
+            await web.SockSite(runner, sockets.listener(address, port), ssl_context=certificate.tls).start()
             log.info("API served", address=address, port=port)
             async with asyncio.TaskGroup() as tasks:
                 renewals = tasks.create_task(certificate.keep())

@@ -16,14 +16,16 @@ from typing import Final, NoReturn, cast
 
 import structlog
 
+from berth_base import sockets
+
 SHARE: Final = 4
 """One address gets at most a quarter of the connections, as long as it has not shown a certificate on them."""
 MAX_REFUSED: Final = 32
 """Connections that wait for a refusal. Further connections are closed at once."""
 SECONDS: Final = 10.0
 """Seconds for a handshake, and for the request of a refused connection."""
-BACKLOG: Final = 128
-"""Connections that the kernel keeps for us."""
+IPV4: Final = "::ffff:"
+"""How the addresses of IPv4 clients begin on a socket that has both families."""
 PAUSE_SECONDS: Final = 1.0
 """After a connection could not be accepted."""
 LOG_SECONDS: Final = 60.0
@@ -72,8 +74,7 @@ class Connections:
         Raises:
             OSError: the address and port cannot be listened on.
         """
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with socket.create_server((address, port), family=family, backlog=BACKLOG) as listener:
+        with sockets.listener(address, port) as listener:
             listener.settimeout(0)
             accepting = asyncio.create_task(self._accept(listener))
             try:
@@ -93,7 +94,7 @@ class Connections:
                 log.warning("connection not accepted", error=str(error))
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
-            address = str(peer[0])
+            address = str(peer[0]).removeprefix(IPV4)
             if (answer := self._admit(address)) is None:
                 accepted.close()
             else:

@@ -1,10 +1,10 @@
 """Check at the start that the program can listen at the configured addresses with the configured certificate."""
 
-import socket
 import ssl
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from berth_base import sockets
 from berth_base.start import StartError
 from berth_operator.settings.flags import Settings
 
@@ -46,14 +46,7 @@ def check_free(option: str, address: str, port: int) -> None:
     Raises:
         StartError: it cannot; the text begins with the option.
     """
-    try:
-        family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as listener:
-            # As servers do: connections of a former process do not count.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(target)
-    except OSError as error:
-        raise StartError(f"{option} on {address}: {(error.strerror or str(error)).lower()}") from error
+    sockets.listener_of(option, address, port).close()
 
 
 def _check_certificate(of: str, certificate: Path, key: Path | None) -> None:

@@ -18,7 +18,7 @@ class ServerSettings(BaseSettings):
     )
 
     address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - the API server calls from anywhere
-    """Address to listen on."""
+    """Address to listen on; `0.0.0.0` or `::`: all addresses, IPv4 and IPv6."""
 
     certificate: Path | None = None
     """PEM file with the certificate chain, read again every `period`. Without a file the server creates its own

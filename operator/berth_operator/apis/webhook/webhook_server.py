@@ -7,6 +7,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from berth_base import sockets
 from berth_operator.apis.serving.tls import ServedCertificate
 from berth_operator.apis.webhook.review import Responder, ReviewError
 
@@ -29,7 +30,7 @@ class WebhookServer:
         runner = web.AppRunner(application(self._responders), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, address, port, ssl_context=self._certificate.tls).start()
+            await web.SockSite(runner, sockets.listener(address, port), ssl_context=self._certificate.tls).start()
             log.info("webhook served", address=address, port=port)
             await self._certificate.keep()
         finally:

@@ -10,10 +10,11 @@ import gc
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
+from berth_base import sockets
 from berth_operator.controllers.handlers.memo import Memo
 from berth_operator.metrics import counters
 
@@ -89,6 +90,17 @@ class KopfThread:
         return run.error
 
 
+class _Loop(asyncio.SelectorEventLoop):
+    """kopf's loop. kopf serves probes at a URL, where asyncio takes 0.0.0.0 for IPv4 only and :: for IPv6 only."""
+
+    async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:
+        """Do the same, on all interfaces by IPv4 and IPv6 if the host is unspecified."""
+        match arguments:
+            case factory, str(host), int(port) if sockets.is_unspecified(host):
+                return await super().create_server(factory, sock=sockets.listener(host, port), **options)
+        return await super().create_server(*arguments, **options)
+
+
 class _Run:
     """One run of kopf, in a thread."""
 
@@ -107,7 +119,8 @@ class _Run:
 
     def _work(self) -> None:
         try:
-            asyncio.run(self._operate())
+            with asyncio.Runner(loop_factory=_Loop) as runner:
+                runner.run(self._operate())
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, which reports it
             self.error = error
         with contextlib.suppress(RuntimeError):  # the scheduler's loop has ended before kopf
