@@ -179,8 +179,8 @@ def _of_system(system: words.System, place: WordPlace) -> dict[str, dict[str, st
 
 _AMOUNT: Final = st.tuples(
     st.sampled_from(("", "+", "-")),
-    st.text("0123456789.", max_size=70),
-    st.sampled_from(("", "Ki", "Ei", "E", "e", "m", "n", "ki", "e999", "E-999", "e+1", "e1000")),
+    st.text("0123456789.", max_size=90),
+    st.sampled_from(("", "Ki", "Ei", "E", "e", "m", "n", "ki", "e999", "E-999", "e+1", "e3000", "e-3000")),
 ).map("".join)
 _REQUEST: Final = {"total": _TOTAL, "annotations": ANNOTATIONS, "labels": {}}
 

@@ -2,6 +2,9 @@
 
 Amounts are integers here. `parse` rounds up to whole units, and `parse_milli` to thousandths. Kubernetes itself rounds
 in the same way when it counts devices and processor time.
+
+Kubernetes limits neither the digits nor the exponent of a quantity, so that any tenant can write `1e3000` or a million
+digits. All of these are read here, with bounded work.
 """
 
 import re
@@ -13,10 +16,16 @@ from typing import Final
 MAX: Final = 2**53
 """The largest amount; larger ones are truncated to it. No node has as much, and the sum of a thousand fits 64 bits."""
 MAX_LENGTH: Final = 64
+"""Characters. Longer texts are neither cached nor quoted as a whole."""
 
 _FORM: Final = re.compile(
-    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,3}))?"
+    # No two parts can match the same digits, so that a text of a megabyte takes linear time.
+    r"(?P<sign>[+-]?)(?=\.?[0-9])(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
+    # Kubernetes refuses exponents of more than 64 bits.
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<direction>[+-]?)0*(?P<exponent>[0-9]{1,19}))?"
 )
+_DIGITS: Final = 1000
+"""Significant digits that are read, and the largest power of ten. `MAX` has 16 digits."""
 _NANO: Final = 10**9
 _MAX_BINARY: Final = 2**63 - 1
 _BYTES: Final = ("memory", "ephemeral-storage", "gpu-memory", "kubernetes.io/gpu-memory", "koordinator.sh/gpu-memory")
@@ -35,16 +44,20 @@ def parse(value: str | int) -> int:
     Raises:
         QuantityError: the text is not a quantity.
     """
-    return _scaled(str(value), 1)
+    text = str(value)
+    return _scaled(text, 1) if len(text) <= MAX_LENGTH else _scaled.__wrapped__(text, 1)
 
 
 def parse_milli(value: str | int) -> int:
     """Return a quantity in thousandths of a unit, rounded up; raises as `parse`."""
-    return _scaled(str(value), 1000)
+    text = str(value)
+    return _scaled(text, 1000) if len(text) <= MAX_LENGTH else _scaled.__wrapped__(text, 1000)
 
 
 def exact(text: str) -> Decimal:
     """Return a quantity as Kubernetes keeps it: rounded away from zero to 1n, and at most 2**63 - 1 if it is binary.
+
+    Amounts from 1e1000 on, which Kubernetes keeps, are truncated to 1e1000.
 
     Raises:
         QuantityError: the text is not a quantity.
@@ -100,13 +113,32 @@ def _scaled(text: str, scale: int) -> int:
 
 
 def _exact(text: str) -> Fraction:
-    match = _FORM.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    """Return an amount: exact if it has at most `_DIGITS` digits and is between 1e-1000 and 1e1000.
+
+    Larger and smaller amounts are truncated to these bounds. Of further digits, only whether one is not zero counts,
+    which is all that rounding needs.
+    """
+    match = _FORM.fullmatch(text)
     if match is None:
         raise QuantityError(f'"{text[:MAX_LENGTH]}" is not a quantity such as 1, 500m or 16Gi')
-    suffix = match["suffix"]
-    if suffix in _BINARY:
-        factor = Fraction(1 << _BINARY[suffix])
-    else:
-        power = int(match["exponent"]) if match["exponent"] else _DECIMAL.get(suffix, 0)
-        factor = Fraction(10) ** power
-    return Fraction(Decimal(match["number"])) * factor
+    suffix, fraction = match["suffix"], match["fraction"] or ""
+    digits = (match["whole"] + fraction).lstrip("0")
+    if not digits:
+        return Fraction(0)
+    power = _exponent(match["direction"], match["exponent"]) if match["exponent"] else _DECIMAL.get(suffix, 0)
+    # The amount is 0.<digits> times ten to this power.
+    magnitude = len(digits) - len(fraction) + power
+    if abs(magnitude) > _DIGITS:
+        digits, magnitude = "1", _DIGITS + 1 if magnitude > 0 else -_DIGITS
+    elif len(digits) > _DIGITS:
+        digits = digits[:_DIGITS] + ("1" if digits[_DIGITS:].strip("0") else "0")
+    number, places = int(match["sign"] + digits) << _BINARY.get(suffix, 0), len(digits) - magnitude
+    return Fraction(number, 10**places) if places > 0 else Fraction(number * 10**-places)
+
+
+def _exponent(direction: str, digits: str) -> int:
+    """Return an exponent as Kubernetes reads it, which keeps 32 bits: `1e4294967299` is 1000 there.
+
+    Otherwise a pod could take more of its node than is charged to it.
+    """
+    return (int(direction + digits) + 2**31) % 2**32 - 2**31

@@ -1,6 +1,8 @@
 """Quantities read as Kubernetes reads them."""
 
 import contextlib
+import math
+import time
 from decimal import Decimal
 from fractions import Fraction
 
@@ -41,6 +43,17 @@ from berth_api.resources import quantity
         pytest.param("15e-1", 2, 1_500, id="negative exponent"),
         pytest.param("1e-999", 1, 1, id="almost nothing is rounded up"),
         pytest.param("0e999", 0, 0, id="nothing times anything"),
+        pytest.param("1e-3000", 1, 1, id="nothing measurable is rounded up"),
+        pytest.param("-1e-3000", 0, 0, id="and so is a debt of it"),
+        pytest.param("0e3000", 0, 0, id="nothing times more"),
+        pytest.param("0" * 70 + "7", 7, 7_000, id="leading zeros"),
+        pytest.param("7." + "0" * 5000, 7, 7_000, id="zeros at the end"),
+        pytest.param("7." + "0" * 5000 + "1", 8, 7_001, id="a digit after all of them"),
+        pytest.param("0." + "0" * 5000 + "1e5001", 1, 1_000, id="digits and exponent cancel"),
+        pytest.param("1" + "0" * 5000 + "e-5000", 1, 1_000, id="exponent and digits cancel"),
+        pytest.param("1e" + "0" * 5000 + "3", 1_000, 1_000_000, id="exponent with leading zeros"),
+        pytest.param("1e4294967299", 1_000, 1_000_000, id="32 bits of an exponent"),
+        pytest.param("1e-4294967293", 1_000, 1_000_000, id="32 bits of a negative exponent"),
     ],
 )
 def test_a_quantity_is_read(text: str | int, units: int, milli: int) -> None:
@@ -54,6 +67,10 @@ def test_a_quantity_is_read(text: str | int, units: int, milli: int) -> None:
         pytest.param("10Pi", id="beyond what a node has"),
         pytest.param("1e999", id="absurd"),
         pytest.param("9" * 63, id="long"),
+        pytest.param("1" * 70, id="70 digits, which Kubernetes serves"),
+        pytest.param("1e3000", id="an exponent that Kubernetes serves"),
+        pytest.param("1e2147483647", id="the largest exponent"),
+        pytest.param("9" * 5000 + "Ei", id="longer than Python reads at once"),
     ],
 )
 def test_an_absurd_amount_is_cut_off(text: str) -> None:
@@ -81,17 +98,19 @@ def test_a_thousand_of_the_largest_amount_stay_within_64_bits() -> None:
         pytest.param("1ki", id="small kibi"),
         pytest.param("1Gi5", id="suffix in the middle"),
         pytest.param("1e", id="exponent without digits"),
-        pytest.param("1e1000", id="exponent of four digits"),
+        pytest.param("1e" + "1" * 20, id="exponent of more than 64 bits"),
         pytest.param("1e3k", id="exponent and suffix"),
         pytest.param("--1", id="two signs"),
         pytest.param(".", id="only a point"),
+        pytest.param("+", id="only a sign"),
+        pytest.param(".Gi", id="no digit"),
         pytest.param("1.2.3", id="two points"),
         pytest.param("0x10", id="hexadecimal"),
         pytest.param("nan", id="not a number"),
         pytest.param("inf", id="infinite"),
         pytest.param("1_000", id="underscore"),
         pytest.param("\u0661\u0662", id="digits of another script"),
-        pytest.param("1" * 65, id="longer than any quantity"),
+        pytest.param("1" * 5000 + "x", id="many digits and a letter"),
     ],
 )
 def test_what_is_no_quantity_is_refused(text: str) -> None:
@@ -128,6 +147,9 @@ def test_bytes_for_people_are_in_the_shortest_unit(value: int, text: str) -> Non
         pytest.param(7, "7", id="a number"),
         pytest.param("1500m", "1500m", id="no whole number"),
         pytest.param("1e900", "1e900", id="too many digits"),
+        pytest.param("1e3000", "1e3000", id="too large"),
+        pytest.param("1e-3000", "1e-3000", id="too small"),
+        pytest.param("0" * 70 + "7", "7", id="leading zeros"),
     ],
 )
 def test_the_digits_of_a_quantity(stored: str | int, text: str) -> None:
@@ -169,10 +191,71 @@ def test_rounding_is_up_and_by_less_than_one(number: int, suffix: str) -> None:
         assert abs(rounded) == quantity.MAX
 
 
-@given(st.text(max_size=80))
+_DIGITS = st.text("0123456789", max_size=90)
+_FACTORS = {
+    **{suffix: Fraction(10) ** power for suffix, power in {"": 0, "n": -9, "m": -3, "k": 3, "E": 18}.items()},
+    **{suffix: Fraction(2) ** power for suffix, power in {"Ki": 10, "Ei": 60}.items()},
+    **{f"e{power}": Fraction(10) ** power for power in range(-400, 400, 7)},
+}
+
+
+@given(st.sampled_from(("", "+", "-")), _DIGITS, _DIGITS, st.sampled_from(tuple(_FACTORS)))
+def test_any_moderate_amount_is_rounded_up_and_cut_off(sign: str, whole: str, fraction: str, suffix: str) -> None:
+    text = f"{sign}0{whole}.{fraction}{suffix}"
+    amount = Fraction(f"{sign}0{whole}.{fraction}0") * _FACTORS[suffix]
+    for parse, scale in ((quantity.parse, 1), (quantity.parse_milli, 1000)):
+        assert parse(text) == max(-quantity.MAX, min(math.ceil(amount * scale), quantity.MAX))
+    nanos = math.ceil(abs(amount) * 10**9)
+    nanos = min(nanos, (2**63 - 1) * 10**9) if text.endswith("i") else nanos
+    assert (
+        quantity.exact(text).as_integer_ratio() == Fraction(nanos if amount > 0 else -nanos, 10**9).as_integer_ratio()
+    )
+
+
+@given(
+    st.sampled_from(("", "-")),
+    st.integers(0, 5000),
+    _DIGITS,
+    st.integers(0, 5000),
+    st.sampled_from(("", "m", "Gi", "e3", "e-3000", "e3000", "e2147483647", "e-2147483648", "e999999999999999999")),
+)
+def test_an_amount_of_any_length_is_read(sign: str, before: int, digits: str, after: int, suffix: str) -> None:
+    amount = quantity.parse(f"{sign}{'0' * before}{digits}1{'0' * after}{suffix}")
+    assert -quantity.MAX <= amount <= 0 if sign else 0 < amount <= quantity.MAX
+
+
+@given(st.one_of(st.text(max_size=80), st.text("+-.0123456789eEkKiGmn", max_size=300)))
 def test_any_text_is_an_amount_or_refused(text: str) -> None:
     with contextlib.suppress(quantity.QuantityError):
         assert abs(quantity.parse(text)) <= quantity.MAX
+        assert abs(quantity.exact(text)) <= 10**1000 * 2**60
+        quantity.exact_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("1" * 1_000_000, id="digits"),
+        pytest.param("1" * 1_000_000 + "x", id="digits and a letter"),
+        pytest.param("." + "0" * 1_000_000 + "x", id="zeros and a letter"),
+        pytest.param("1e" + "0" * 1_000_000 + "x", id="an exponent and a letter"),
+        pytest.param("1e2147483647", id="a large exponent"),
+        pytest.param("1e-2147483648", id="a large negative exponent"),
+    ],
+)
+def test_the_work_is_bounded(text: str) -> None:
+    began = time.process_time()
+    for read in (quantity.parse, quantity.parse_milli, quantity.exact, quantity.exact_text):
+        with contextlib.suppress(quantity.QuantityError):
+            read(text)
+    # It takes 20 ms. Time that grows with the square of the length would be minutes.
+    assert time.process_time() - began < 2.0
+
+
+def test_long_texts_are_not_cached() -> None:
+    before = quantity._scaled.cache_info().currsize
+    quantity.parse("0" * 1_000_000)
+    assert quantity._scaled.cache_info().currsize == before
 
 
 @pytest.mark.parametrize(
@@ -186,6 +269,11 @@ def test_any_text_is_an_amount_or_refused(text: str) -> None:
         ("16Ei", str(2**63 - 1)),
         ("16E", str(16 * 10**18)),
         ("1e20", "1e20"),
+        ("1e-3000", "1e-9"),
+        ("-1e-3000", "-1e-9"),
+        ("1e3000", "1e1000"),
+        ("-" + "9" * 2000, "-1e1000"),
+        ("0" * 70 + "7m", "0.007"),
     ],
 )
 def test_exact_amounts_are_rounded_away_from_zero_to_nanos(text: str, amount: str) -> None:

@@ -31,7 +31,8 @@ class ExactQuantity(NamedTuple):
         Raises:
             QuantityError: the text is not a quantity.
         """
-        return _parse(str(value))
+        text = str(value)
+        return _parse(text) if len(text) <= quantity.MAX_LENGTH else _parse.__wrapped__(text)
 
     def __str__(self) -> str:
         """Return the canonical text."""

@@ -6,6 +6,7 @@ import pytest
 
 from berth_agent.kubelet.admission import pods
 from berth_api import names
+from berth_api.resources import quantity
 
 GPU = "nvidia.com/gpu"
 ALLOCATED = (
@@ -29,6 +30,9 @@ def raw(*containers: dict[str, Any], annotations: dict[str, str] | None = None, 
         ({"nvidia.com/hostdev": "1"}, {}),
         ({"kubernetes.io/gpu-core": "50"}, {}),
         ({GPU: "1k"}, {GPU: 1000}),
+        ({GPU: "1" * 70, "cpu": "1" * 70}, {GPU: quantity.MAX}),
+        ({GPU: "1e3000", "memory": "1e3000"}, {GPU: quantity.MAX}),
+        ({GPU: "1e-3000", "memory": "1e-3000"}, {GPU: 1}),
     ],
 )
 def test_a_container_wants_what_the_plugin_offers(limits: dict[str, str], wants: dict[str, int]) -> None:
