@@ -325,6 +325,21 @@ async def test_a_device_that_does_not_get_ready_is_given_up() -> None:
         assert claims.held() == {"c": ["node/gpu-1"]}
 
 
+@pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z"])
+async def test_a_device_with_an_allocation_time_that_nothing_can_hold_does_not_get_late(time: str) -> None:
+    claims = Claims()
+    async with claims.world.running() as api:
+        await waiting_for_a_device(claims)
+        current = claims.claims.claims["c"]["status"]
+        allocation = {**current["allocation"], "allocationTimestamp": time}
+        claims.claims.change("c", status={**current, "allocation": allocation})
+        await asyncio.sleep(CONDITIONS_TIMEOUT + 30)
+        assert api.bound() == {}
+        report(claims, "example.com/attached")
+        await asyncio.sleep(5)
+        assert api.bound() == {"p": "node"}
+
+
 # --- preemption -------------------------------------------------------------------------------------------------
 
 

@@ -26,5 +26,27 @@ def test_both_are_read(text: str, expected: datetime) -> None:
     assert times.parse(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-01T00:00:01Z", 1),
+        ("2026-01-02T03:04:05.999999Z", 1_767_323_045),
+        ("2026-01-02T05:04:05+02:00", 1_767_323_045),
+        ("0001-01-01T00:00:00Z", -62_135_596_800),
+        ("9999-12-31T23:59:59Z", 253_402_300_799),
+        pytest.param("0000-01-01T00:00:00Z", None, id="before the years of Python"),
+        pytest.param("0001-01-01T00:00:00+01:00", None, id="before them in UTC"),
+        pytest.param("10000-01-01T00:00:00Z", None, id="after the years of Python"),
+        pytest.param("9999-12-31T23:59:59-01:00", None, id="after them in UTC"),
+        pytest.param("292277026596-12-04T15:30:07Z", None, id="the latest time of Go"),
+        pytest.param("", None, id="empty"),
+        pytest.param("yesterday", None, id="no time"),
+    ],
+)
+def test_a_time_in_seconds_or_a_default(text: str, seconds: int | None) -> None:
+    assert times.seconds(text, None) == seconds
+    assert times.seconds(text, 7) == (7 if seconds is None else seconds)
+
+
 def test_the_present_is_in_utc() -> None:
     assert times.now().tzinfo is UTC

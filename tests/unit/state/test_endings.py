@@ -3,6 +3,7 @@
 import pytest
 
 from berth_operator.core.values import ending
+from berth_operator.core.values.charge import NOT_STARTED
 from berth_operator.state.objects import pods
 from berth_operator.state.objects.endings import LATEST, MAX_LIFETIME
 from tests.builders import Raw, condition, owner, pod
@@ -44,6 +45,18 @@ def owned(kind: str) -> Raw:
 )
 def test_the_end_of_a_bound_pod(fields: Raw, ends: int) -> None:
     assert pods.charge(pod(on="node", **fields)).ends == ends
+
+
+@pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "9999-12-31T23:59:59-01:00", "x"])
+def test_a_time_that_python_cannot_hold_is_not_known(time: str) -> None:
+    late = pods.charge(pod(on="node", metadata={"deletionTimestamp": time}))
+    assert late.ends == LATEST
+    limited: Raw = {"on": "node", "activeDeadlineSeconds": 600}
+    started = pods.charge(pod(status={"startTime": time}, **limited))
+    assert (started.started, started.ends) == (NOT_STARTED, ending.UNTIL_DELETED)
+    assert pods.charge(pod(status={"startTime": time, **BOUND}, **limited)).ends == BOUND_AT + 10 + 600 + 30
+    scheduled = {"conditions": [condition("PodScheduled", "True", since=time)]}
+    assert pods.charge(pod(status=scheduled, **limited)).ends == ending.UNTIL_DELETED
 
 
 @pytest.mark.parametrize(

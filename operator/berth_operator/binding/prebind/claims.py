@@ -18,7 +18,6 @@ created again.
 import asyncio
 import functools
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import timedelta
 from typing import Final
 
 import structlog
@@ -246,10 +245,10 @@ class ClaimBinder:
         if failure := next((state.failure for state in states if state.failure), ""):
             raise ResourceClaimError(f"device binding failed: {failure}")
         waiting = [state for state in states if state.pending]
-        now = times.now()
-        timeout = timedelta(seconds=CONDITIONS_TIMEOUT)
-        allocated = (state for state in waiting if state.allocated_at)
-        if late := next((state for state in allocated if now - times.parse(state.allocated_at) > timeout), None):
+        now = times.now().timestamp()
+        # Without a known time, the allocation is never late.
+        ages = ((now - times.seconds(state.allocated_at, now), state) for state in waiting)
+        if late := next((state for age, state in ages if age > CONDITIONS_TIMEOUT), None):
             awaited = ", ".join(late.pending)
             raise ResourceClaimError(f"device binding timeout: not true after {CONDITIONS_TIMEOUT:g} s: {awaited}")
         return not waiting

@@ -68,7 +68,8 @@ class PromisedPlaces:
             if workload.state is CheckState.READY
             and workload.has_quota
             and not workload.finished
-            and not (workload.admitted_at and times.parse(workload.admitted_at).timestamp() < since)
+            # Without a known time, it may have been admitted long ago.
+            and not (workload.admitted_at and times.seconds(workload.admitted_at, 0) < since)
         ]
         return sorted(promised, key=lambda workload: (-workload.priority, workload.created, workload.key))
 

@@ -292,10 +292,7 @@ class NodeCache:
 
     def _heard(self, name: str) -> int:
         """Return when a node's agent renewed its Lease last, in seconds since 1970; 0 if that is not known."""
-        try:
-            return int(times.parse(self._heartbeats.last_renewal(name)).timestamp())
-        except ValueError:
-            return 0
+        return times.seconds(self._heartbeats.last_renewal(name), 0)
 
     def _changed(self, name: str) -> None:
         self._listener.status_changed(StatusKind.NODE, name)

@@ -41,21 +41,19 @@ def expected(pod: Object) -> int:
 def of_placed(pod: Object) -> int:
     """Return when a bound pod has ended at the latest, in seconds since 1970, or what else can be expected."""
     if deleted := pod["metadata"].get("deletionTimestamp"):
-        return _seconds(deleted)
+        # It includes the grace period, which may end after all times that can be read.
+        return times.seconds(deleted, LATEST)
     seconds = lifetime(pod)
     if not seconds:
         return expected(pod)
     status = pod.get("status") or {}
-    if started := status.get("startTime"):
-        return min(LATEST, _seconds(started) + seconds)
+    started = times.seconds(status.get("startTime") or "", None)
+    if started is not None:
+        return min(LATEST, started + seconds)
     scheduled = (
         condition.get("lastTransitionTime")
         for condition in status.get("conditions") or ()
         if condition["type"] == "PodScheduled" and condition["status"] == "True"
     )
-    bound = next(scheduled, None)
-    return min(LATEST, _seconds(bound) + START_SECONDS + seconds) if bound else expected(pod)
-
-
-def _seconds(time: str) -> int:
-    return int(times.parse(time).timestamp())
+    bound = times.seconds(next(scheduled, None) or "", None)
+    return expected(pod) if bound is None else min(LATEST, bound + START_SECONDS + seconds)

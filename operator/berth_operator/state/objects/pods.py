@@ -410,7 +410,7 @@ def charge(
         gang=gang,
         alike_key=request_of(pod, kinds).alike_key if gang else None,
         priority=pod["spec"].get("priority") or 0,
-        started=int(times.parse(started).timestamp()) if (started := status.get("startTime")) else NOT_STARTED,
+        started=times.seconds(status.get("startTime") or "", NOT_STARTED),
         ends=endings.of_placed(pod),
         owner=_owner(metadata),
         scheduler=interning.intern(pod["spec"].get("schedulerName") or names.SCHEDULER),

@@ -467,6 +467,14 @@ def test_old_promises_are_not_restored() -> None:
         assert new.places("train").total() == kept
 
 
+@pytest.mark.parametrize("admitted_at", ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z"])
+def test_promises_of_a_workload_whose_admission_has_no_known_time_are_not_restored(admitted_at: str) -> None:
+    kueue, new = answered({"a": 1}), Kueue({"a": 1})
+    new.cluster.workloads.put(replace(kueue.of("train"), admitted=True, admitted_at=admitted_at))
+    new.check.restore(kueue.check.record())
+    assert not new.places("train")
+
+
 def test_the_sentence_about_many_pod_sets_and_nodes() -> None:
     places = {"driver": ["n1"], "worker": ["n3", "n2", "n3"]}
     text = promise_note.note(places)

@@ -112,6 +112,7 @@ def _running(pods: Iterable[Pod], *, before: float | None) -> str:
         for pod, container in limits.sharing(pods)
         if (started := pod.started_at.get(container.name))
         # Kubelet reports whole seconds.
-        and (before is None or times.parse(started).timestamp() < int(before))
+        # Without a known time, it may have run for long.
+        and (before is None or times.seconds(started, 0) < int(before))
     }
     return listing.first_of(sorted(running), NAMED)
