@@ -57,6 +57,16 @@ def summary_of(fleet: Fleet, name: str) -> dict[str, Any]:
 ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 
+async def test_a_pod_that_cannot_be_read_may_hold_any_device() -> None:
+    replica = Replica()
+    replica.pods[0] = pod("p", {"kubernetes.io/gpu": "50", "cpu": "x"}, on="a", allocated=half(0))
+    fleet = await replica.listed.whole()
+    assert {name: charge.unknown for name, charge in fleet.charges.items()} == {
+        "uid-p": tuple(fleet.cards),
+        "uid-q": (),
+    }
+
+
 async def test_all_pods_are_read_once_for_the_requests_of_a_few_seconds() -> None:
     replica = Replica()
     first, second = await asyncio.gather(replica.listed.whole(), replica.listed.whole())

@@ -18,6 +18,7 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.table = Table(
+            kind="letters",
             key=lambda obj: str(obj["name"]),
             put=lambda obj: self.lines.append(f"put {obj['name']}{obj.get('version', '')}"),
             remove=lambda key: self.lines.append(f"remove {key}"),

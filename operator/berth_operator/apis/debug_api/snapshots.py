@@ -6,8 +6,8 @@ lists the pods and caches the result for a few seconds.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 from berth_client.reflector import GetPage, list_once
 from berth_operator.core.fleet import kubelet_allocation
@@ -91,8 +91,14 @@ class Listed:
         charges: list[Charge] = []
         kinds, trusted = self._cluster.kinds, self._cluster.trusted_schedulers
         kubernetes = self._cluster.fleet.kubernetes
-        sink = Once(lambda pod: charges.append(pods.charge(pod, kinds, trusted, kubernetes=kubernetes)))
-        await list_once(self._get_page, pods_where(selector), sink)
+
+        def put(pod: Mapping[str, Any]) -> None:
+            try:
+                charges.append(pods.charge(pod, kinds, trusted, kubernetes=kubernetes))
+            except ValueError:  # which the leader logs
+                charges.append(pods.unreadable(pod, self._cluster.fleet.cards))
+
+        await list_once(self._get_page, pods_where(selector), Once(put))
         # Only the leader checks the agents regularly.
         self._cluster.node_cache.check_all_alive()
         fleet = self._cluster.fleet.copy()

@@ -43,7 +43,7 @@ class ForeignWaitingPods:
         for name in sorted(schedulers):
             params = {"fieldSelector": f"spec.schedulerName={name},spec.nodeName=,{ALIVE}"}
             source = Source(path="/api/v1/pods", params=params, transform=_transform)
-            table = Table(key=lambda pod: str(pod["metadata"]["uid"]), put=self.put, remove=self.remove)
+            table = Table(kind="pods", key=lambda pod: str(pod["metadata"]["uid"]), put=self.put, remove=self.remove)
             watches[f"waiting pods of {name}"] = source, table
         return watches
 

@@ -175,7 +175,7 @@ class AllocationTracker:
         actual, known = record.actual, self._fleet.charges.get(record.actual.uid)
         if not actual.devices or known is None or (known.pod, known.node) != (actual.pod, actual.node):
             return None
-        promised = self._promised_of(known)
+        promised = self.promised_of(known)
         if difference := kubelet_allocation.difference(promised, actual, self._fleet.kinds):
             return "False", DRIFTED, difference
         return AS_ALLOCATED if promised.grants else NOTHING_ALLOCATED
@@ -208,7 +208,8 @@ class AllocationTracker:
         )
         return kubelet_allocation.effective_charge(self._fleet, promised, actual, claimed=is_claimed)
 
-    def _promised_of(self, known: Charge) -> Charge:
+    def promised_of(self, known: Charge) -> Charge:
+        """Return the promised charge of a pod with this effective charge."""
         return self._promised.get(known.uid, known)
 
     def _leftover_charge(self, node: str, uid: str) -> Charge | None:
@@ -232,7 +233,7 @@ class AllocationTracker:
             self.set_charge(leftover_uid, self._leftover_charge(node, uid))
         else:
             self.set_charge(leftover_uid, None)
-            self.set_charge(uid, self.track(self._promised_of(known)))
+            self.set_charge(uid, self.track(self.promised_of(known)))
         self._update_drifted(node)
 
     def _update_drifted(self, node: str) -> None:

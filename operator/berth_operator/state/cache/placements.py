@@ -29,6 +29,8 @@ from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.mounts import NO_POD_VOLUMES
+from berth_operator.core.values.pod_claims import NO_POD_CLAIMS
 from berth_operator.state.cache import charges
 from berth_operator.state.cache.allocation_tracker import AllocationTracker
 from berth_operator.state.cache.claim_tracker import ClaimTracker
@@ -36,6 +38,7 @@ from berth_operator.state.cache.gangs import Gangs, gangs_of
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.pending_pods import PendingPods
 from berth_operator.state.cache.unknown_allocations import UnknownAllocations
+from berth_operator.state.cache.unreadable import UnreadableObjects
 from berth_operator.state.cache.views import StatusKind
 from berth_operator.state.cache.waker import Waker
 from berth_operator.state.objects import pods
@@ -67,6 +70,7 @@ class Placements:
         self._fleet, self._kinds, self._trusted = fleet, kinds, trusted_schedulers
         self._pending, self._gangs, self._allocations, self._unknown = pending, gangs, allocations, unknown
         self._claims, self._waker, self._listener, self._clock = claims, waker, listener, clock
+        self._unreadable = UnreadableObjects("bound pods")
         self._assumed: dict[str, float | None] = {}
         """UID of a pod that is assumed or bound -> when its Binding succeeded; None until then."""
         self.on_assume: Callable[[Placement], None] = lambda _placement: None
@@ -124,7 +128,7 @@ class Placements:
         """Add or update a pod that has a node, from any scheduler."""
         uid, fleet = raw["metadata"]["uid"], self._fleet
         fleet.claims.departed.discard(uid)
-        charge = pods.charge(raw, self._kinds, self._trusted, fleet.resolve_grants, fleet.kubernetes)
+        charge = self._read(raw)
         if charge.gang is not None and not self._gangs.is_ours(charge.gang):
             charge = replace(charge, gang=None)
         charge, known = self._allocations.track(charge), fleet.charges.get(uid)
@@ -154,6 +158,7 @@ class Placements:
         """Remove a pod that has left its node: it was deleted, succeeded or failed."""
         self._assumed.pop(uid, None)
         self._unknown.discard(uid)
+        self._unreadable.discard(uid)
         self._fleet.unmark_leaving(uid)
         if self._pending.get(uid) is None:
             self._claims.pod_left(uid)
@@ -165,6 +170,25 @@ class Placements:
                 self._gangs.release(uid, charge.gang)
             self._mark_device(charge)
             self._waker.capacity_freed(charge)
+
+    def _read(self, raw: Object) -> Charge:
+        """Return the promised charge of a pod.
+
+        A pod that cannot be read runs nevertheless. It keeps what it is charged on its node, so that nothing is
+        allocated twice. Without a known charge there, it may hold any device.
+        """
+        uid, fleet = raw["metadata"]["uid"], self._fleet
+        try:
+            charge = pods.charge(raw, self._kinds, self._trusted, fleet.resolve_grants, fleet.kubernetes)
+        except ValueError as error:
+            self._unreadable.put(uid, raw, error)
+            known = fleet.charges.get(uid)
+            if known is None or known.node != raw["spec"]["nodeName"]:
+                return pods.unreadable(raw, fleet.cards)
+            # Like every charge that is read, without what the decision chose: the API server shows that now.
+            return replace(self._allocations.promised_of(known), volumes=NO_POD_VOLUMES, claims=NO_POD_CLAIMS)
+        self._unreadable.discard(uid)
+        return charge
 
     def _charge(self, known: Charge | None, charge: Charge) -> None:
         """Charge a pod, in place of its known charge."""

@@ -1,7 +1,7 @@
 """Pods, parsed from the API: pending pods, and the charges of bound ones."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -381,6 +381,9 @@ def charge(
         trusted: other schedulers whose allocations are trusted.
         resolve_grants: finds the current minors of the grants' cards.
         kubernetes: the API server's minor version.
+
+    Raises:
+        ValueError: a part of the pod cannot be read, such as an amount.
     """
     metadata, node = pod["metadata"], pod["spec"]["nodeName"]
     spec, status = extended_claims.without_claimed(pod, pod_limits.trimmed(pod["spec"]))
@@ -415,6 +418,26 @@ def charge(
         owner=_owner(metadata),
         scheduler=interning.intern(pod["spec"].get("schedulerName") or names.SCHEDULER),
         workload=_workload(metadata),
+    )
+
+
+def unreadable(pod: Object, types: Iterable[str]) -> Charge:
+    """Return the charge of a bound pod that `charge` cannot read: it may hold any device of these types.
+
+    Its other resources do not count. If they do not fit next to other pods, kubelet refuses those, but only Berth
+    protects devices.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    return Charge(
+        uid=metadata["uid"],
+        pod=keys.of(pod),
+        node=spec["nodeName"],
+        resources=((PODS, 1),),
+        unknown=tuple(types),
+        terminating=bool(metadata.get("deletionTimestamp")),
+        priority=spec.get("priority") or 0,
+        owner=_owner(metadata),
+        scheduler=interning.intern(spec.get("schedulerName") or names.SCHEDULER),
     )
 
 

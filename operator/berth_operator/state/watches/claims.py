@@ -144,7 +144,7 @@ def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
                 optional=True,
                 transform=lambda raw: _without_parameters(without_managed_fields(raw)),
             ),
-            Table(key=keys.name_of, put=to.put_class, remove=to.remove_class),
+            Table(kind="deviceclasses", key=keys.name_of, put=to.put_class, remove=to.remove_class),
         ),
         "resource claims": (
             Source(
@@ -152,7 +152,7 @@ def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
                 optional=True,
                 transform=lambda raw: _without_parameters(status.with_writers(raw)),
             ),
-            Table(key=keys.of, put=to.put_claim, remove=to.remove_claim),
+            Table(kind="resourceclaims", key=keys.of, put=to.put_claim, remove=to.remove_claim),
         ),
         # One of the two is served, or none; a server with both shows the same objects by both.
         "device taint rules": _source(f"{_V1}/devicetaintrules", to.put_rule, to.remove_rule),
@@ -199,4 +199,5 @@ def _without_parameters(raw: Object) -> Object:
 
 
 def _source(path: str, put: Callable[[Object], None], remove: Callable[[str], None]) -> tuple[Source, Table]:
-    return Source(path=path, optional=True), Table(key=keys.name_of, put=put, remove=remove)
+    kind = path.rpartition("/")[2]
+    return Source(path=path, optional=True), Table(kind=kind, key=keys.name_of, put=put, remove=remove)

@@ -21,7 +21,7 @@ def sources(cluster: Cluster, groups: Collection[str]) -> Iterator[tuple[str, tu
     for kind, owners in watched.items():
         source = Source(path=owners.path, optional=True, transform=partial(transform, owners))
         put, remove = partial(cluster.put_owner, kind), partial(cluster.remove_owner, kind)
-        yield f"owners of kind {kind}", (source, Table(key=keys.of, put=put, remove=remove))
+        yield f"owners of kind {kind}", (source, Table(kind=kind, key=keys.of, put=put, remove=remove))
 
 
 def transform(owners: Owners, raw: Object) -> Object:

@@ -148,11 +148,12 @@ class QuotaObjects:
 def sources(to: QuotaObjects) -> Iterator[tuple[str, tuple[Source, Table]]]:
     """Yield (name of the kind, (source, table)) for what the API server serves of Kueue."""
     workload = Source(path=f"{API}/workloads", optional=True, transform=workloads.transform)
-    yield "workloads", (workload, Table(key=keys.of, put=to.put_workload, remove=to.remove_workload))
+    yield "workloads", (workload, Table(kind="workloads", key=keys.of, put=to.put_workload, remove=to.remove_workload))
     yield "resource flavors", _source(f"{API}/resourceflavors", to.put_flavor, to.remove_flavor)
     yield "admission checks", _source(f"{API}/admissionchecks", to.put_check, to.remove_check)
     yield "priority classes", _source(_PRIORITY_CLASSES, to.put_priority_class, to.remove_priority_class)
 
 
 def _source(path: str, put: Callable[[Object], None], remove: Callable[[str], None]) -> tuple[Source, Table]:
-    return Source(path=path, optional=True), Table(key=keys.name_of, put=put, remove=remove)
+    kind = path.rpartition("/")[2]
+    return Source(path=path, optional=True), Table(kind=kind, key=keys.name_of, put=put, remove=remove)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from berth_api import names
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, EventType, ListWatchApi, Reflector, Sink, Source
 from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.unreadable import UnreadableObjects
 from berth_operator.state.objects import groups, pods
 from berth_operator.state.watches import sinks
 from berth_operator.state.watches.sinks import Listing
@@ -29,10 +30,15 @@ OTHERS: Final = "pods of others"
 
 
 class PodTable:
-    """Remembers which pods exist, of all schedulers."""
+    """Remembers which pods exist, of all schedulers.
+
+    A waiting pod that cannot be read is left out, or waits with its last known value. A bound pod that cannot be read
+    must be charged, which `Placements` does.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self._unreadable = UnreadableObjects("pods")
         self._known: dict[str, str] = {}
         """UID -> scheduler name."""
 
@@ -40,15 +46,21 @@ class PodTable:
         """Add or update a pod; return its UID."""
         uid = str(pod["metadata"]["uid"])
         self._known[uid] = pod["spec"].get("schedulerName") or names.SCHEDULER
-        if pod["spec"].get("nodeName"):
-            self.cluster.put_bound(pod)
+        try:
+            if pod["spec"].get("nodeName"):
+                self.cluster.put_bound(pod)
+            else:
+                self.cluster.put_pending(pod)
+        except ValueError as error:
+            self._unreadable.put(uid, pod, error)
         else:
-            self.cluster.put_pending(pod)
+            self._unreadable.discard(uid)
         return uid
 
     def remove(self, uid: str) -> None:
         """Remove a pod that was deleted or has ended."""
         self._known.pop(uid, None)
+        self._unreadable.discard(uid)
         self.cluster.remove_pending(uid)
         self.cluster.remove_bound(uid)
 

@@ -159,4 +159,4 @@ def _source(
     *,
     key: Callable[[Mapping[str, Any]], str] = keys.name_of,
 ) -> tuple[Source, Table]:
-    return Source(path=path), Table(key=key, put=put, remove=remove)
+    return Source(path=path), Table(kind=path.rpartition("/")[2], key=key, put=put, remove=remove)
