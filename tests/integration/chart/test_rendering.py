@@ -327,6 +327,12 @@ def test_the_operator_accepts_recommended_values(file: Path) -> None:
     Settings(_cli_parse_args=[*container(objects["Deployment/berth-operator"])["args"], "--pod-ip=10.0.0.1"])
 
 
+@pytest.mark.parametrize("name", ["berth-webhook", "berth-api"])
+def test_a_server_that_the_api_server_calls_outlasts_its_endpoint(name: str) -> None:
+    objects = chart.rendered({"admission": WEBHOOK, "listWatchApi": ON})
+    assert container(objects[f"Deployment/{name}"])["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+
+
 # --- versions of Kubernetes ------------------------------------------------------------------------------------------
 
 
