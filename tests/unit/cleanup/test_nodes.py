@@ -77,8 +77,9 @@ def test_everything_goes_without_pods() -> None:
     assert (plan.kept, plan.pods, plan.version, plan.is_done) == ({}, (), "7", False)
 
 
-def test_the_taint_of_a_preemption_goes_and_others_stay() -> None:
-    other, ours = {"key": "other", "effect": "NoSchedule"}, {"key": names.PREEMPTING, "effect": "NoSchedule"}
+@pytest.mark.parametrize("key", [names.PREEMPTING, *names.AGENT_NOT_READY])
+def test_a_taint_of_berth_goes_and_others_stay(key: str) -> None:
+    other, ours = {"key": "other", "effect": "NoSchedule"}, {"key": key, "effect": "NoSchedule"}
     raw = {**node(claim("kubelet")), "spec": {"taints": [ours, other]}}
     plan = nodes.plan(nodes.read_node(raw), [])
     assert plan.metadata == {"spec": {"taints": [other]}}

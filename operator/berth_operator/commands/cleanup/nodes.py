@@ -21,6 +21,9 @@ from berth_operator.controllers.reconcile.sums import MANAGED, OURS
 NATIVE: Final = names.PREFIX
 """kubelet counts a resource whose name contains this, and treats all others as extended resources."""
 
+_TAINTS: Final = frozenset({names.PREEMPTING, *names.AGENT_NOT_READY})
+"""A startup taint would keep all pods off the node for good, because only the operator removes it."""
+
 Sums = Mapping[str, str]
 
 
@@ -108,7 +111,7 @@ def read_node(raw: Object) -> Node:
     labels: Iterable[str] = metadata.get("labels") or ()
     only_ours = {label for label in labels if label == MANAGED or label.startswith(names.MODEL_PREFIX)}
     taints = raw.get("spec", {}).get("taints") or []
-    other_taints = tuple(taint for taint in taints if taint["key"] != names.PREEMPTING)
+    other_taints = tuple(taint for taint in taints if taint["key"] not in _TAINTS)
     return Node(
         name=metadata["name"],
         version=metadata["resourceVersion"],
