@@ -37,6 +37,8 @@ _MAP_KEYS: Final = {
 _ATOMIC: Final = ("topology", "resources", "mig", "free")
 """Objects with one writer: the server then tracks one owner for each, not one for each field, which makes an apply
 several times cheaper."""
+_NESTED: Final = {"items": "[]", "additionalProperties": "*"}
+"""Keyword of a schema within a schema -> what stands for it in paths."""
 _ONE_WRITER: Final = (LeaderLease,)
 """Models whose status is no subresource, because one request writes it together with the spec."""
 
@@ -136,6 +138,29 @@ def is_foreign(definition: Mapping[str, Any]) -> bool:
     """
     spec = definition["spec"]
     return spec["group"] != names.GROUP and CATEGORY not in spec["names"].get("categories", ())
+
+
+def is_newer(existing: Mapping[str, Any], definition: Mapping[str, Any]) -> bool:
+    """Return whether an existing definition is a later version of this one.
+
+    Definitions only grow: the later one has all fields of the earlier one, and more. A definition that also lacks
+    fields of this one is no later version.
+    """
+    return _fields(existing) > _fields(definition)
+
+
+def _fields(definition: Mapping[str, Any]) -> frozenset[tuple[str, ...]]:
+    """Return the paths of all fields, each with its version."""
+    paths: set[tuple[str, ...]] = set()
+    unread: list[tuple[tuple[str, ...], Schema]]
+    unread = [((version["name"],), version["schema"]["openAPIV3Schema"]) for version in definition["spec"]["versions"]]
+    while unread:
+        path, node = unread.pop()
+        paths.add(path)
+        unread += [((*path, name), child) for name, child in node.get("properties", {}).items()]
+        # `additionalProperties` may be a boolean.
+        unread += [((*path, end), node[key]) for key, end in _NESTED.items() if isinstance(node.get(key), dict)]
+    return frozenset(paths)
 
 
 def schema(model: type[Model]) -> Schema:

@@ -1,5 +1,6 @@
 """Definitions (CRDs) only grow: an object of the previous version is valid by this version's, which can read it."""
 
+import copy
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from berth_api import crd
+from berth_client.errors import ApiError
+from berth_operator.commands.crds.main import apply
 from tests import previous
 
 CRDS = Path(__file__).parents[3] / "crds"
@@ -96,3 +100,74 @@ TEXT: Schema = {"type": "string", "maxLength": 10}
 )
 def test_what_a_schema_no_longer_accepts_is_found(old: Schema, new: Schema, problems: list[str]) -> None:
     assert list(narrowed(old, new)) == problems
+
+
+# --- what `berth-operator crds apply` keeps ---------------------------------------------------------------------------
+
+
+def definition(schema: Schema, *more: str) -> dict[str, Any]:
+    versions = [{"name": name, "schema": {"openAPIV3Schema": schema}} for name in ("v1", *more)]
+    return {"spec": {"versions": versions}}
+
+
+ONE: Schema = {"properties": {"spec": {"properties": {"a": TEXT}}}}
+
+
+@pytest.mark.parametrize(
+    ("existing", "is_newer"),
+    [
+        pytest.param(definition(ONE), False, id="the same"),
+        pytest.param(definition({"properties": {"spec": {"properties": {}}}}), False, id="older"),
+        pytest.param(definition({"properties": {"spec": {"properties": {"a": TEXT, "b": TEXT}}}}), True, id="newer"),
+        pytest.param(definition({"properties": {"spec": {"properties": {"b": TEXT}}}}), False, id="neither"),
+        pytest.param(definition({"properties": {"spec": {"properties": {"a": {"items": TEXT}}}}}), True, id="items"),
+        pytest.param(definition({**ONE, "additionalProperties": TEXT}), True, id="values"),
+        pytest.param(definition({**ONE, "additionalProperties": True}), False, id="no schema of values"),
+        pytest.param(definition({"properties": {**ONE["properties"], "status": {}}}), True, id="a part"),
+        pytest.param(definition(ONE, "v2"), True, id="a version of the API"),
+    ],
+)
+def test_a_definition_with_all_fields_and_more_is_newer(existing: dict[str, Any], *, is_newer: bool) -> None:
+    assert crd.is_newer(existing, definition(ONE)) == is_newer
+
+
+class Server:
+    """Has definitions, and establishes at once what is applied."""
+
+    def __init__(self, *existing: dict[str, Any]) -> None:
+        self._existing = {each["metadata"]["name"]: each for each in existing}
+        self.applied: set[str] = set()
+
+    async def get(self, path: str) -> dict[str, Any]:
+        name = path.rpartition("/")[2]
+        if name not in self._existing:
+            raise ApiError(404, "NotFound", f"{name} not found")
+        return {**self._existing[name], "status": {"conditions": [{"type": "Established", "status": "True"}]}}
+
+    async def apply(self, path: str, body: Mapping[str, Any], _manager: str, *, force: bool) -> dict[str, Any]:
+        assert force
+        name = path.rpartition("/")[2]
+        self._existing[name] = dict(body)
+        self.applied.add(name)
+        return dict(body)
+
+
+async def test_only_a_newer_definition_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    ours = {each["metadata"]["name"]: each for each in crd.definitions().values()}
+    newer, older = copy.deepcopy(ours["devices.berth.dev"]), copy.deepcopy(ours["gpupods.berth.dev"])
+    fields_of(newer)["later"] = TEXT
+    del fields_of(older)["ids"]
+    server = Server(newer, older, ours["leaderleases.berth.dev"])
+
+    await apply(server, seconds=5)
+
+    assert server.applied == ours.keys() - {"devices.berth.dev"}
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("devices.berth.dev ")]
+    assert line == "devices.berth.dev is of a later version of Berth: it stays, because definitions only grow"
+
+
+def fields_of(kind: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a definition's spec."""
+    [version] = kind["spec"]["versions"]
+    fields: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    return fields

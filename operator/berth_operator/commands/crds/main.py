@@ -3,22 +3,32 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from berth_api import crd, names
 from berth_base import start
-from berth_client.client import ApiClient
 from berth_client.credentials import CredentialsError
 from berth_client.errors import ApiError, CallError
+from berth_client.objects import Object
 from berth_operator.clients import logins
 from berth_operator.clients.kube import KubeClient
 
 NAME: Final = "berth-operator crds"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 POLL_SECONDS: Final = 0.2
+
+
+class DefinitionClient(Protocol):
+    """Reads and writes definitions on the API server."""
+
+    async def get(self, path: str, /) -> Object:
+        """Return an object."""
+
+    async def apply(self, path: str, body: Mapping[str, Any], field_manager: str, /, *, force: bool) -> Object:
+        """Apply an object's fields."""
 
 
 class DefinitionsError(Exception):
@@ -43,8 +53,10 @@ async def _run(options: argparse.Namespace) -> None:
         client.close()
 
 
-async def apply(client: ApiClient, seconds: float) -> None:
-    """Apply every definition except other projects' definitions, and wait until all are established.
+async def apply(client: DefinitionClient, seconds: float) -> None:
+    """Apply every definition, and wait until all are established.
+
+    Definitions of other projects and of later versions of Berth stay unchanged.
 
     Raises:
         CallError: the API server refused a call or did not answer.
@@ -60,6 +72,10 @@ async def apply(client: ApiClient, seconds: float) -> None:
                 raise
         if existing is not None and crd.is_foreign(existing):
             _report(f"{name} is not Berth's: it is used as it is")
+            continue
+        if existing is not None and crd.is_newer(existing, definition):
+            # For example after a rollback by GitOps. The earlier definition would drop fields of stored objects.
+            _report(f"{name} is of a later version of Berth: it stays, because definitions only grow")
             continue
         # Forced, because `kubectl apply -f crds/` may have written the same fields before.
         await client.apply(f"{DEFINITIONS}/{name}", definition, names.OPERATOR, force=True)
@@ -99,7 +115,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = _Parser(prog=NAME, description="Berth's CustomResourceDefinitions, as this version defines them.")
     parser.add_argument(
-        "action", choices=["apply"], help="create or update them; a PodGroup CRD of scheduler-plugins stays unchanged"
+        "action",
+        choices=["apply"],
+        help="create or update them; CRDs of a later version and a PodGroup CRD of scheduler-plugins stay unchanged",
     )
     parser.add_argument(
         "--kubeconfig", type=Path, help="kubeconfig file (default: $KUBECONFIG, ~/.kube/config or this pod's account)"
