@@ -333,6 +333,10 @@ def test_a_server_that_the_api_server_calls_outlasts_its_endpoint(name: str) -> 
     assert container(objects[f"Deployment/{name}"])["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
 
 
+def test_the_job_of_the_definitions_has_time_for_a_node_that_starts() -> None:
+    assert chart.rendered()["Job/berth-crds"]["spec"]["activeDeadlineSeconds"] == 600
+
+
 # --- versions of Kubernetes ------------------------------------------------------------------------------------------
 
 
