@@ -191,8 +191,29 @@ def test_upgrades_of_the_agent_with_the_driver(
     spec = chart.rendered(values)["DaemonSet/berth-agent"]["spec"]
     strategy = spec["updateStrategy"]
     assert expected in (strategy, strategy.get("rollingUpdate"))
-    # Only then an agent waits for the other one's turn.
-    assert ("minReadySeconds" in spec) == ("maxSurge" in strategy.get("rollingUpdate", {}))
+
+
+@pytest.mark.parametrize(
+    ("folder", "flags"),
+    [("/var/lib/kubelet", []), ("/var/lib/k0s/kubelet/", ["--kubelet-folder=/var/lib/k0s/kubelet"])],
+)
+def test_the_driver_of_claims_finds_kubelet_in_its_folder(folder: str, flags: list[str]) -> None:
+    agent = chart.rendered({"dra": ON, "agent": {"kubeletDir": folder}})["DaemonSet/berth-agent"]
+    spec, root = agent["spec"]["template"]["spec"], folder.rstrip("/")
+    assert [flag for flag in container(agent)["args"] if flag.startswith("--kubelet-folder")] == flags
+    of_node = {volume["name"]: volume["hostPath"] for volume in spec["volumes"]}
+    assert of_node["pod-resources"]["path"] == f"{root}/pod-resources"
+    # Kubelet calls the sockets by the path that the agent knows.
+    mounts = {mount["name"]: mount["mountPath"] for mount in container(agent)["volumeMounts"]}
+    for name, path in (("dra", "plugins/gpu.berth.dev"), ("plugins-registry", "plugins_registry")):
+        assert of_node[name]["path"] == mounts[name] == f"{root}/{path}"
+    # A folder that does not exist shows that the value is wrong.
+    assert of_node["plugins-registry"]["type"] == "Directory"
+
+
+@pytest.mark.parametrize("dra", [{}, ON])
+def test_an_agent_that_fails_at_its_start_stops_the_rollout(dra: Mapping[str, Any]) -> None:
+    assert chart.rendered({"dra": dra})["DaemonSet/berth-agent"]["spec"]["minReadySeconds"] == 10
 
 
 def test_helm_finds_no_fault() -> None:
@@ -331,6 +352,25 @@ def test_the_operator_accepts_recommended_values(file: Path) -> None:
 def test_a_server_that_the_api_server_calls_outlasts_its_endpoint(name: str) -> None:
     objects = chart.rendered({"admission": WEBHOOK, "listWatchApi": ON})
     assert container(objects[f"Deployment/{name}"])["lifecycle"] == {"preStop": {"sleep": {"seconds": 5}}}
+
+
+@pytest.mark.parametrize("name", ["berth-operator", "berth-webhook", "berth-api"])
+def test_with_the_nodes_network_an_old_pod_ends_before_its_successor(name: str) -> None:
+    """The new one needs the ports that the old one has on its node."""
+    network = {"hostNetwork": True}
+    values = {"operator": network, "webhook": network, "listWatchApi": {**ON, **network}, "admission": WEBHOOK}
+    objects = chart.rendered(values)
+    rolling = objects[f"Deployment/{name}"]["spec"]["strategy"]["rollingUpdate"]
+    assert rolling == {"maxSurge": 0, "maxUnavailable": 1}
+    assert objects[f"PodDisruptionBudget/{name}"]["spec"]["maxUnavailable"] == 1
+
+
+def test_the_daemon_of_mps_has_an_account_without_a_token() -> None:
+    objects = chart.rendered({"isolation": {"mps": ON}})
+    pod = objects["DaemonSet/berth-mps"]["spec"]["template"]["spec"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("berth-mps", False)
+    bound = [each for each in objects.values() if each["kind"].endswith("RoleBinding")]
+    assert not any(subject["name"] == "berth-mps" for binding in bound for subject in binding["subjects"])
 
 
 def test_the_job_of_the_definitions_has_time_for_a_node_that_starts() -> None:
