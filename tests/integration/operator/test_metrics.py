@@ -229,6 +229,23 @@ ALERTS: list[tuple[str, dict[str, str], dict[str, str]]] = [
             'berth_leading{job="b",instance="i"}': "1x20",
         },
     ),
+    (
+        # Only the leader's requests count: those of a replica that waits would hide or imitate its failures.
+        "BerthApiRequestsFail",
+        {
+            'rest_client_requests_total{job="b",instance="leads",code="429"}': "0+20x20",
+            'rest_client_requests_total{job="b",instance="leads",code="200"}': "0+80x20",
+            'rest_client_requests_total{job="b",instance="waits",code="200"}': "0+900x20",
+            'berth_leading{job="b",instance="leads"}': "1x20",
+            'berth_leading{job="b",instance="waits"}': "0x20",
+        },
+        {
+            'rest_client_requests_total{job="b",instance="leads",code="200"}': "0+80x20",
+            'rest_client_requests_total{job="b",instance="waits",code="429"}': "0+20x20",
+            'berth_leading{job="b",instance="leads"}': "1x20",
+            'berth_leading{job="b",instance="waits"}': "0x20",
+        },
+    ),
     ("BerthConfigurationInvalid", {"berth_configuration_valid": "0x20"}, {"berth_configuration_valid": "0x3 1x17"}),
     (
         "BerthPluginFails",
