@@ -73,7 +73,7 @@ PARTS: Final = {
     "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words.*)"),
     "validation-webhook": Part(_SERVERS, r"ValidatingWebhookConfiguration/.*"),
     "webhook": Part(_SERVERS, rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
-    "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook"),
+    "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook.*"),
     "evictions": Part(("evictions",), r"ClusterRole(Binding)?/berth-evictions"),
     "claims": Part(("claims",), rf"(ClusterRole(Binding)?/berth-claims|{_VALIDATING}/berth-claims-taints)"),
     "claims-allocation": Part(

@@ -163,6 +163,25 @@ def test_cert_manager_gives_the_webhook_its_files(build: Build) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("components", "name"),
+    [
+        (("webhook", "webhook-cert-manager"), "berth-webhook"),
+        (("extender", "extender-cert-manager"), "berth-extender"),
+    ],
+)
+def test_a_renewed_certificate_is_of_the_same_ca(build: Build, components: tuple[str, ...], name: str) -> None:
+    built = build(*components)
+    certificate = built[f"Certificate/{name}"]["spec"]
+    authority = built[f"Issuer/{certificate['issuerRef']['name']}"]["spec"]["ca"]["secretName"]
+    [ca] = [
+        each["spec"]
+        for key, each in built.items()
+        if key.startswith("Certificate/") and each["spec"]["secretName"] == authority
+    ]
+    assert (ca["isCA"], ca["duration"]) == (True, "87600h")
+
+
 def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
     built = build("webhook", "webhook-isolation", "webhook-runtime-class")
     hooks = {each["name"]: each for each in built[HOOKS]["webhooks"]}
