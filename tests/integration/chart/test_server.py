@@ -118,7 +118,7 @@ def test_the_notes_warn_of_what_the_cluster_lacks(arena: Arena) -> None:
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     arena.merge("namespaces", arena.namespace, {"metadata": {"labels": label}})
     values = {
-        "agent": {"devicePlugin": True, "namespace": arena.namespace},
+        "agent": {"devicePlugin": True, "namespace": arena.namespace, "runtimeClassName": "nvidia"},
         "injection": {"runtimeClass": arena.id},
         "debugApi": {"enabled": True, "certificateSecret": "missing"},
     }
@@ -126,6 +126,7 @@ def test_the_notes_warn_of_what_the_cluster_lacks(arena: Arena) -> None:
     for expected in (
         f"the DaemonSet {arena.namespace}/nvidia-device-plugin-daemonset may be another device plugin",
         f"injection.runtimeClass is {arena.id}, and the cluster has no such RuntimeClass",
+        "agent.runtimeClassName is nvidia, and nodeSelectorDaemonSet is empty",
         f"debugApi.certificateSecret is missing, and the namespace {arena.namespace} has no such Secret",
         f"the namespace {arena.namespace} enforces the Pod Security level restricted",
         f"where the documents say berth-system, write {arena.namespace}",
@@ -138,13 +139,23 @@ def test_the_notes_do_not_warn_of_what_is_there(arena: Arena) -> None:
     classes = "/apis/node.k8s.io/v1/runtimeclasses"
     arena.cluster.api.post(classes, {"metadata": {"name": arena.id}, "handler": "runc"})
     arena.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "present"}})
-    values = {"injection": {"runtimeClass": arena.id}, "debugApi": {"enabled": True, "certificateSecret": "present"}}
+    values = {
+        "agent": {"runtimeClassName": arena.id},
+        "nodeSelectorDaemonSet": {"nvidia.com/gpu.present": "true"},
+        "injection": {"runtimeClass": arena.id},
+        "debugApi": {"enabled": True, "certificateSecret": "present"},
+    }
     try:
         printed = notes(arena, values)
     finally:
         arena.cluster.api.delete(f"{classes}/{arena.id}")
     assert "kubectl get devices" in printed
-    for unexpected in ("no such RuntimeClass", "no such Secret", "Pod Security level"):
+    for unexpected in (
+        "no such RuntimeClass",
+        "nodeSelectorDaemonSet is empty",
+        "no such Secret",
+        "Pod Security level",
+    ):
         assert unexpected not in printed
 
 
