@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from berth_api import names
 from berth_operator.core.decision.policy import Policy
-from tests.builders import Raw, pod_group
+from tests.builders import Raw, condition, device, entry, pod_group
+from tests.builders import node as node_object
 from tests.component.test_gangs import member
 from tests.component.test_preemption import GRACE, Crowded, held, high
 from tests.component.world import refusal
@@ -266,3 +268,50 @@ async def test_two_gangs_choose_one_after_the_other() -> None:
         assert len(world.deleted()) == 4
         await asyncio.sleep(GRACE)
     assert len(api.bound()) == 4
+
+
+FOREVER = 10 * 24 * 3600.0
+"""Seconds; a pod with this grace period does not end within a test."""
+
+
+def without_an_agent(world: Crowded) -> None:
+    world.cluster.node_cache.remove_device("n0")
+    world.cluster.node_cache.put_device(device("n0", entry(0), conditions=[condition("Ready", "Unknown")]))
+
+
+def cordoned(world: Crowded) -> None:
+    world.cluster.node_cache.put_node(node_object("n0", unschedulable=True))
+
+
+@pytest.mark.parametrize("fail", [cordoned, without_an_agent])
+async def test_a_gang_does_not_wait_for_a_node_that_has_failed(fail: Callable[[Crowded], None]) -> None:
+    world = crowded(0, 0, 5, nodes=3, minimum=2, grace=FOREVER)
+    world.submit(*members(2))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert world.deleted() == ["p0", "p1"]
+        world.delete("p1")
+        await asyncio.sleep(5)
+        assert api.binds == []
+        assert world.deleted() == ["p0", "p1"]
+        fail(world)
+        await asyncio.sleep(20)
+        assert world.deleted() == ["p0", "p1", "p2"]
+        world.delete("p2")
+        await asyncio.sleep(1)
+    assert sorted(api.bound()[name] for name in bound_members(world)) == ["n1", "n2"]
+
+
+async def test_a_gang_whose_node_has_failed_keeps_no_capacity_if_it_fits_nowhere_else() -> None:
+    world = crowded(0, 0, nodes=2, minimum=2, grace=FOREVER)
+    world.submit(*members(2))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.delete("p1")
+        world.submit(high("lower", priority=5, preemptionPolicy="Never"))
+        await asyncio.sleep(5)
+        assert "lower" not in api.bound()
+        cordoned(world)
+        await asyncio.sleep(5)
+    assert api.bound()["lower"] == "n1"
+    assert not world.cluster.fleet.nominees

@@ -28,7 +28,7 @@ from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.gang_preemption import NO_VICTIMS, leaving, may_preempt, preempt_gang
+from berth_operator.core.decision.gang_preemption import NO_VICTIMS, may_preempt, pods_awaited, preempt_gang
 from berth_operator.core.decision.messages import cut, with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
@@ -37,6 +37,7 @@ from berth_operator.core.decision.preemption import (
     TERMINATING,
     add_preemption,
     found,
+    leaving,
     nominated_fit,
     nominated_pods,
     not_helpful,
@@ -174,16 +175,17 @@ class Preemptor:
     def preempt_for_gang(self, gang: Gang, failure: Failure, places: int) -> tuple[Gang, Failure]:
         """Try preemption for a gang that does not fit; return the gang and its updated failure.
 
-        A gang preempts no further pods while its victims are terminating, even if it would fit elsewhere. `places`:
-        how many places may be kept for pods that come after its members.
+        A gang preempts no further pods while its victims are terminating, even if it would fit elsewhere. If one of its
+        nodes has failed meanwhile, it chooses again. `places`: how many places may be kept for pods that come after its
+        members.
         """
         fleet, policy = self._cluster.fleet, self._policy(gang.members[0].scheduler)
         if policy.preemption:
             scheduler.PREEMPTION_ATTEMPTS.inc()
         if any(map(self._lacks_work, gang.members)):
             return gang, failure
-        if self._victims_left(gang):
-            return gang, self._awaiting_gang(gang, failure)
+        if left := self._victims_left(gang):
+            return gang, self._awaiting_gang(left, failure)
         if (why := self._not_tried_for(gang, policy, failure, places)) is not None:
             return self._withdraw_nominations(gang), why
         in_flight = self._cluster.placements.in_flight()
@@ -194,6 +196,8 @@ class Preemptor:
         scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
         log.info("preempting", gang=gang.key, victims=[victim.pod for victim in preemption.victims])
         members, nominees_by_node = {member.uid: member for member in gang.members}, {}
+        for uid in members.keys() - {nominee.uid for nominee in preemption.nominees}:
+            self.withdraw_nomination(members[uid])
         self._cluster.nominator.release_later(gang.membership)
         for nominee in preemption.nominees:
             self._displace(nominee.node, gang.lowest)
@@ -209,7 +213,7 @@ class Preemptor:
             # A member of the victim's group may be on a node that is nominated for none.
             self._start_eviction(victim, nominees_by_node.get(victim.node) or next(iter(nominees_by_node.values())))
         gang = self._cluster.gangs.unit(gang.membership) or gang
-        return gang, self._awaiting_gang(gang, failure)
+        return gang, self._awaiting_gang(self._victims_left(gang), failure)
 
     def _not_tried_for(self, gang: Gang, policy: Policy, failure: Failure, places: int) -> Failure | None:
         """Return the failure, with the reason, of a gang that may not preempt pods now; None if it may."""
@@ -261,13 +265,13 @@ class Preemptor:
         return add_preemption(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
 
     def _victims_left(self, gang: Gang) -> int:
-        """Return the number of pods that have yet to leave the nodes nominated for a gang."""
-        fleet = self._cluster.fleet
-        kept = {nominee.node for nominee in self._cluster.nominator.of_gang(gang.membership)}
-        return sum(len(leaving(fleet, fleet.on_node(node), gang.lowest)) for node in kept)
+        """Return the number of pods that have yet to leave the nodes nominated for a gang; 0 if one has failed."""
+        nominees = self._cluster.nominator.of_gang(gang.membership)
+        return pods_awaited(self._cluster.fleet, gang, self._policy(gang.members[0].scheduler), nominees)
 
-    def _awaiting_gang(self, gang: Gang, failure: Failure) -> Failure:
-        text = f"pod group is waiting for preemption to complete ({self._victims_left(gang)} pod(s) left)."
+    @staticmethod
+    def _awaiting_gang(left: int, failure: Failure) -> Failure:
+        text = f"pod group is waiting for preemption to complete ({left} pod(s) left)."
         return add_preemption(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
 
     def withdraw_nomination(self, pod: PendingPod) -> PendingPod:

@@ -23,7 +23,7 @@ from berth_operator.core.decision import promise, reservation, reservation_note
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.gang import Gang, decide_gang, pods_of
-from berth_operator.core.decision.gang_preemption import NO_VICTIMS, leaving, may_preempt, preempt_gang
+from berth_operator.core.decision.gang_preemption import NO_VICTIMS, may_preempt, pods_awaited, preempt_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
     NEVER,
@@ -256,8 +256,7 @@ class _Run:
 
     def _preempt_for_gang(self, gang: Gang, failure: Failure, policy: Policy) -> Failure:
         """Keep nodes for a gang, and return its failure with the pods that the operator would evict for it."""
-        nodes = {nominee.node for nominee in self._queue.nominees(gang.uid)}
-        if left := sum(len(leaving(self._fleet, self._fleet.on_node(node), gang.lowest)) for node in nodes):
+        if left := pods_awaited(self._fleet, gang, policy, self._queue.nominees(gang.uid)):
             text = f"pod group is waiting for preemption to complete ({left} pod(s) left)."
             return add_preemption(failure, self._victims.get(gang.uid, text))
         if not may_preempt(self._fleet, gang, policy):

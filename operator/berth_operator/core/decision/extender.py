@@ -128,9 +128,7 @@ def reasons(
             texts.append(text)
         resolvable = filters.could_pass(filter_, fleet, request)
         if filter_.NAME == DeviceFilter.NAME:
-            without_grants = extended_resources.rows_without_grants(fleet, request)
-            reporting = fleet.has_device & fleet.fresh
-            resolvable = resolvable & (reporting if without_grants is None else reporting | without_grants)
+            resolvable = resolvable & extended_resources.reporting(fleet, request)
         never |= rejected & ~resolvable
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}

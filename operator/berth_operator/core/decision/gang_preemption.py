@@ -8,13 +8,14 @@ member sees it. The victims are evicted only if `decide_gang` places the gang wi
 unnecessary are kept.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from berth_operator.core import filters
 from berth_operator.core.decision import alike, capacity, topology
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.claim_bounds import LOWEST_PRIORITY, OFFSET
@@ -34,13 +35,14 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
     candidate_rows,
     has_lower,
+    leaving,
     preempt,
     ranked_rows,
     without_lower_priority,
 )
 from berth_operator.core.decision.victims import Preemption
+from berth_operator.core.fleet import extended_resources
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.kubelet_allocation import is_leftover
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
@@ -133,9 +135,34 @@ def _importance(preemption: GangPreemption) -> tuple[int, int]:
     return max(priorities, default=LOWEST_PRIORITY), sum(priority + OFFSET for priority in priorities)
 
 
-def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]:
-    """Return the pods below a priority that are terminating or being evicted, and what deleted pods still hold."""
-    return [pod for pod in pods if (pod.priority < priority and fleet.is_leaving(pod)) or is_leftover(pod)]
+def pods_awaited(fleet: Fleet, gang: Gang, policy: Policy, nominees: Collection[Charge]) -> int:
+    """Return how many pods have yet to leave the nodes nominated for a gang.
+
+    The result is also 0 if one of these nodes has failed. The gang must then choose again.
+    """
+    nodes = {nominee.node for nominee in nominees}
+    left = sum(len(leaving(fleet, fleet.on_node(node), gang.lowest)) for node in nodes)
+    return 0 if left and _has_failed(fleet, gang, policy, nominees) else left
+
+
+def _has_failed(fleet: Fleet, gang: Gang, policy: Policy, nominees: Iterable[Charge]) -> bool:
+    """Return whether a node nominated for a gang is rejected for a reason that no eviction changes.
+
+    Only filters that read one node are run: the others depend on the places of the other members.
+    """
+    requests = {member.uid: member.request for member in with_expected(fleet, gang).members}
+    rows_by_request = defaultdict[PodRequest, list[int]](list)
+    for nominee in nominees:
+        if (request := requests.get(nominee.uid)) is not None:
+            rows_by_request[request].append(fleet.rows[nominee.node])
+    for request, rows in rows_by_request.items():
+        mask = fleet.present & extended_resources.reporting(fleet, request)
+        for filter_ in policy.filters_of(request):
+            if filter_.TRAITS.one_node:
+                mask = mask & filters.could_pass(filter_, fleet, request)
+        if not mask[rows].all():
+            return True
+    return False
 
 
 class _Eviction:

@@ -176,12 +176,10 @@ def nominated_fit(
         return None
     try:
         with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-            gone = [
-                charge
-                for charge in fleet.on_node(node)
-                if (charge.priority < pod.priority and fleet.is_leaving(charge))
-                or is_leftover(charge)
-                or (charge.priority <= pod.priority and charge.uid in movable)
+            gone = leaving(fleet, fleet.on_node(node), pod.priority)
+            moved = set(movable) - {charge.uid for charge in gone}
+            gone += [
+                charge for charge in fleet.on_node(node) if charge.priority <= pod.priority and charge.uid in moved
             ]
             order = policy.filters_of(pod.request)
             if claim_counts.is_searched(fleet, pod.request):
@@ -198,6 +196,13 @@ def nominated_fit(
             return nominee_on(after, 0, pod, policy) if fits else None
     except PluginFailedError:
         return None
+
+
+def leaving(fleet: Fleet, charges: Iterable[Charge], priority: int) -> list[Charge]:
+    """Return the pods below a priority that are terminating or being evicted, and what deleted pods still hold."""
+    return [
+        charge for charge in charges if (charge.priority < priority and fleet.is_leaving(charge)) or is_leftover(charge)
+    ]
 
 
 def nominated_pods(pods: Iterable[PendingPod]) -> list[PendingPod]:

@@ -53,6 +53,14 @@ def _without_cards(fleet: Fleet, request: PodRequest) -> Mask:
     return mask | fleet.labels.meeting(_BY_CLAIMS)
 
 
+def reporting(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows that may give a pod devices now: their agent is alive, or the pod needs no cards of Berth."""
+    if not request.devices:
+        return fleet.present
+    mask, without_grants = fleet.has_device & fleet.fresh, rows_without_grants(fleet, request)
+    return mask if without_grants is None else mask | without_grants
+
+
 def rows_without_grants(fleet: Fleet, request: PodRequest) -> Mask | None:
     """Return the rows where a pod gets all its devices without cards of Berth; None if there are none."""
     if not request.plugin_requests:
