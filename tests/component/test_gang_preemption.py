@@ -10,7 +10,9 @@ import pytest
 
 from berth_api import names
 from berth_operator.core.decision.policy import Policy
+from berth_operator.state.cache import leaving_pods
 from tests.builders import Raw, condition, device, entry, pod_group
+from tests.builders import held as still_held
 from tests.builders import node as node_object
 from tests.component.test_gangs import member
 from tests.component.test_preemption import GRACE, Crowded, held, high
@@ -315,3 +317,34 @@ async def test_a_gang_whose_node_has_failed_keeps_no_capacity_if_it_fits_nowhere
         await asyncio.sleep(5)
     assert api.bound()["lower"] == "n1"
     assert not world.cluster.fleet.nominees
+
+
+async def test_a_gang_does_not_wait_forever_for_a_victim_that_does_not_end() -> None:
+    world = crowded(0, 0, 5, nodes=3, minimum=2, grace=FOREVER)
+    world.submit(*members(2))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.delete("p1")
+        await asyncio.sleep(leaving_pods.LONGEST - 10)
+        assert world.deleted() == ["p0", "p1"]
+        assert world.preemptor.progress.record() == []
+        await asyncio.sleep(20)
+        assert world.deleted() == ["p0", "p1", "p2"]
+        assert [lost.count for lost in world.preemptor.progress.record()] == [1]
+        world.delete("p2")
+        await asyncio.sleep(1)
+    assert sorted(api.bound()[name] for name in bound_members(world)) == ["n1", "n2"]
+
+
+async def test_a_gang_evicts_others_if_a_process_of_a_deleted_pod_does_not_end() -> None:
+    world = crowded(0, 0, 5, nodes=3, minimum=2)
+    uses = [still_held("p0", "GPU-0")]
+    world.cluster.node_cache.put_device(device("n0", entry(0), status={"bootID": "boot-1", "held": uses}))
+    world.submit(*members(2))
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + leaving_pods.OF_LEFTOVERS - 5)
+        assert world.deleted() == ["p0", "p1"]
+        assert api.binds == []
+        await asyncio.sleep(10 + GRACE)
+    assert world.deleted() == ["p0", "p1", "p2"]
+    assert sorted(api.bound()[name] for name in bound_members(world)) == ["n1", "n2"]

@@ -2,14 +2,16 @@
 
 import asyncio
 import copy
+from typing import Any
 
 import pytest
 
 from berth_client.errors import Unreachable
 from berth_operator.binding.review import CALM
+from berth_operator.state.cache import leaving_pods
 from tests.builders import NVIDIA, Raw, charge, device, entry, node, pod, waiting, whole
 from tests.builders import held as still_held
-from tests.component.world import World, refusal
+from tests.component.world import EPOCH, World, now, refusal
 
 pytestmark = pytest.mark.looptime
 
@@ -23,8 +25,8 @@ GRACE = 5.0
 class Crowded(World):
     """A world whose pods end when they are deleted, within their grace period."""
 
-    def __init__(self, *, grace: float = GRACE) -> None:
-        super().__init__()
+    def __init__(self, *, grace: float = GRACE, **of_cluster: Any) -> None:
+        super().__init__(**of_cluster)
         self.grace = grace
 
     def hold(self, *pods: Raw) -> None:
@@ -484,3 +486,87 @@ async def test_a_stale_watch_does_not_bring_a_nomination_back() -> None:
         await asyncio.sleep(1)
         assert set(world.cluster.fleet.nominees) == {"uid-high"}
         assert api.nominations == [("high", "node")]
+
+
+# --- pods that do not end -------------------------------------------------------------------------------------------
+
+FOREVER = 10 * 24 * 3600.0
+"""Seconds; a pod with this grace period does not end within a test."""
+
+
+def ends_never(status: Raw | None = None, **of_cluster: Any) -> Crowded:
+    """Return two nodes with a card each, whose pods have priorities 1 and 2 and do not end."""
+    world = Crowded(grace=FOREVER, **of_cluster)
+    world.add_node("a")
+    world.add_node("b")
+    world.hold(held("low", on="a", priority=1), held("dearer", on="b", priority=2), pod("idle", on="a"))
+    if status is not None:
+        world.cluster.node_cache.put_device(device("a", entry(0), status=status))
+    return world
+
+
+async def test_a_pod_does_not_wait_forever_for_a_victim_that_does_not_end() -> None:
+    world = ends_never()
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(leaving_pods.LONGEST - 5)
+        assert world.deleted() == ["low"]
+        await asyncio.sleep(10)
+        assert world.deleted() == ["low", "dearer"]
+        assert api.nominations == [("high", "a"), ("high", "b")]
+        assert {lost.node for lost in world.preemptor.progress.record()} == {"", "a"}
+        # What does not end is no victim, either, and costs no more decisions.
+        world.submit(high("other", priority=20))
+        await asyncio.sleep(10)
+        assert world.deleted() == ["low", "dearer"]
+        world.delete("low")
+        await asyncio.sleep(1)
+        assert api.bound()["other"] == "a"
+
+
+async def test_a_pod_with_a_long_grace_period_is_waited_for() -> None:
+    world = ends_never(wall=lambda: EPOCH + now())
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        raw = copy.deepcopy(world.api.pods["low"])
+        raw["metadata"]["deletionTimestamp"] = "2026-01-01T01:00:00Z"
+        world.change(raw)
+        await asyncio.sleep(3600)
+        assert world.deleted() == ["low"]
+        await asyncio.sleep(200)
+    assert world.deleted() == ["low", "dearer"]
+    assert api.nominations == [("high", "a"), ("high", "b")]
+
+
+STUCK: Raw = {"bootID": "boot-1", "held": [still_held("low", "GPU-0")]}
+
+
+async def test_what_a_deleted_pod_holds_without_end_is_not_waited_for() -> None:
+    world = ends_never(STUCK)
+    async with world.running() as api:
+        world.delete("low")
+        await asyncio.sleep(leaving_pods.OF_LEFTOVERS / 2)
+        world.submit(high())
+        await asyncio.sleep(leaving_pods.OF_LEFTOVERS / 2 - 5)
+        assert api.nominations == [("high", "a")]
+        assert world.deleted() == []
+        await asyncio.sleep(10)
+        assert api.nominations == [("high", "a"), ("high", "b")]
+        assert world.deleted() == ["dearer"]
+        # Once it is released, it is free.
+        world.cluster.node_cache.put_device(device("a", entry(0), status={"bootID": "boot-1"}))
+        await asyncio.sleep(1)
+    assert api.bound()["high"] == "a"
+    assert not world.cluster.fleet.overdue
+
+
+async def test_a_pod_that_comes_later_does_not_wait_for_what_a_deleted_pod_holds_without_end() -> None:
+    world = ends_never(STUCK)
+    async with world.running() as api:
+        world.delete("low")
+        await asyncio.sleep(leaving_pods.OF_LEFTOVERS + 5)
+        world.submit(high())
+        await asyncio.sleep(1)
+    assert api.nominations == [("high", "b")]
+    assert world.deleted() == ["dearer"]

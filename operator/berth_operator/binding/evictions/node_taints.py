@@ -21,7 +21,7 @@ import structlog
 
 from berth_client.errors import CallError
 from berth_operator.core.filters import taints
-from berth_operator.core.fleet.kubelet_allocation import is_leftover
+from berth_operator.core.fleet.kubelet_allocation import leaves_soon
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.cache.cluster import Cluster
 
@@ -164,7 +164,7 @@ class NodeTaints:
             for uid in hold.pods
         )
         hold.over_at = None if waits else hold.over_at or now
-        is_left = not any(fleet.is_leaving(charge) or is_leftover(charge) for charge in fleet.on_node(node))
+        is_left = not any(leaves_soon(fleet, charge) for charge in fleet.on_node(node))
         hold.gone_at = (hold.gone_at or now) if is_left else None
         if hold.over_at is not None and now >= hold.over_at + SEEN:
             return True

@@ -139,10 +139,13 @@ class EvictionProgress:
     # --- from time to time --------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Count lost places, and retry pods and gangs whose back-off has ended."""
+        """Count lost places, mark overdue pods, and retry pods and gangs whose back-off has ended."""
         if (now := self._cluster.clock()) < self._due:
             return
         self._due = now + PERIOD
+        if self._cluster.leaving_pods.expire():
+            # The review decides the pods again that wait for them.
+            self._cluster.waker.record_change()
         self._settle()
         self._lost.expire(self._cluster.wall())
         wall = self._cluster.wall()

@@ -35,7 +35,7 @@ from berth_operator.core.filters import Filter
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.kubelet_allocation import is_leftover
+from berth_operator.core.fleet.kubelet_allocation import is_leftover, leaves_soon
 from berth_operator.core.fleet.nodes.cards import Indices, Mask
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values import releases
@@ -133,11 +133,12 @@ def _potential_victims(
 
 
 def _preemptible_below(fleet: Fleet, priority: int, in_flight: Collection[str]) -> Mask:
-    """Return for each placed pod whether it is confirmed and below a priority."""
+    """Return for each placed pod whether it is confirmed, not overdue, and below a priority."""
     placed = fleet.placed_pods.current(fleet)
     mask = np.zeros(len(placed.charges), np.bool_)
     mask[fleet.placed_pods.numbers()] = True
-    mask[fleet.placed_pods.numbers_of(in_flight)] = False
+    # Another deletion would not help a pod that does not end.
+    mask[fleet.placed_pods.numbers_of([*in_flight, *fleet.overdue])] = False
     mask &= placed.priority < priority
     return mask
 
@@ -162,7 +163,7 @@ def nominated_fit(
     """Return a pod's charge on its nominated node once the leaving pods of lower priority are gone; None if unfit.
 
     Devices that deleted pods still hold count as leaving, too. A victim is charged until its node's agent reports that
-    kubelet has released its devices.
+    kubelet has released its devices. What is overdue does not count.
 
     `movable` are UIDs of further pods that may leave, if their priority is not higher.
 
@@ -177,7 +178,7 @@ def nominated_fit(
     try:
         with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
             gone = leaving(fleet, fleet.on_node(node), pod.priority)
-            moved = set(movable) - {charge.uid for charge in gone}
+            moved = set(movable) - fleet.overdue - {charge.uid for charge in gone}
             gone += [
                 charge for charge in fleet.on_node(node) if charge.priority <= pod.priority and charge.uid in moved
             ]
@@ -199,9 +200,14 @@ def nominated_fit(
 
 
 def leaving(fleet: Fleet, charges: Iterable[Charge], priority: int) -> list[Charge]:
-    """Return the pods below a priority that are terminating or being evicted, and what deleted pods still hold."""
+    """Return the pods below a priority that are terminating or being evicted, and what deleted pods still hold.
+
+    What is overdue is left out.
+    """
     return [
-        charge for charge in charges if (charge.priority < priority and fleet.is_leaving(charge)) or is_leftover(charge)
+        charge
+        for charge in charges
+        if leaves_soon(fleet, charge) and (charge.priority < priority or is_leftover(charge))
     ]
 
 

@@ -18,7 +18,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place, rank_within_place, sets
 from berth_operator.core.fleet import claim_choice, claim_counts
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.kubelet_allocation import BEYOND, is_leftover
+from berth_operator.core.fleet.kubelet_allocation import BEYOND, leaves_soon
 from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values.charge import Charge
@@ -124,10 +124,10 @@ class VictimSearch:
         """The same in a smaller integer type, which sorts ten times as fast."""
         leaving = placed.terminating.copy()
         leaving[fleet.placed_pods.numbers_of([*fleet.leaving, *proposed])] = True
-        # What deleted pods still hold on the candidate rows leaves by itself, too.
+        # What deleted pods still hold on the candidate rows leaves by itself, too, unless it is overdue.
         numbers = fleet.placed_pods.numbers()
         beyond = numbers[(placed.priority[numbers] == BEYOND) & candidates[placed.rows[numbers]]]
-        leftovers = np.array([pod for pod in beyond.tolist() if is_leftover(placed.charges[pod])], np.intp)
+        leftovers = np.array([pod for pod in beyond.tolist() if leaves_soon(fleet, placed.charges[pod])], np.intp)
         self._going = np.concatenate((np.flatnonzero(lower & leaving), leftovers))
         left_behind = fleet.placed_pods.numbers_of(charge.uid for charge in fleet.left_behind())
         self._gone = np.concatenate((self._going, left_behind[candidates[placed.rows[left_behind]]]))

@@ -108,6 +108,8 @@ class Fleet(NodeColumns):
         self._nominee_priorities: Counter[int] = Counter()
         self.leaving: set[str] = set()
         """UIDs of placed pods that are being deleted, even if the API server does not show it yet."""
+        self.overdue: set[str] = set()
+        """UIDs of charges of pods that were deleted so long ago that they may never leave."""
         self.mps_pods_placed = 0
         """The sum of `mps_pods`. Filters check it first, because it is 0 in most fleets."""
         self.priorities: Counter[int] = Counter()

@@ -154,6 +154,11 @@ def is_leftover(charge: Charge) -> bool:
     return charge.priority == BEYOND and charge.uid == leftover_uid(charge.node, charge.uid.rpartition("/")[2])
 
 
+def leaves_soon(fleet: Fleet, charge: Charge) -> bool:
+    """Return whether a charge is expected to end soon because its pod was deleted, so that it counts as free."""
+    return (fleet.is_leaving(charge) or is_leftover(charge)) and charge.uid not in fleet.overdue
+
+
 def foreign_charge(fleet: Fleet, node: str, used: Iterable[KubeletDevice]) -> Charge | None:
     """Return a charge for the cards, as a whole, that processes use which do not hold them; None if there are none."""
     grants = _grants(fleet, node, (device for device in used if device.type in fleet.cards))

@@ -19,6 +19,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache import charges
 from berth_operator.state.cache.kubelet_reports import KubeletReports
+from berth_operator.state.cache.leaving_pods import LeavingPods
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.views import StatusKind
 from berth_operator.state.cache.waker import Waker
@@ -41,18 +42,26 @@ class AllocationTracker:
     """Keeps the charges of a Fleet in agreement with what agents report."""
 
     def __init__(
-        self, *, fleet: Fleet, waker: Waker, listener: Listener, charges_foreign: bool, charges_unheld: bool
+        self,
+        *,
+        fleet: Fleet,
+        leaving_pods: LeavingPods,
+        waker: Waker,
+        listener: Listener,
+        charges_foreign: bool,
+        charges_unheld: bool,
     ) -> None:
         """Create a tracker.
 
         Args:
             fleet: where pods are charged.
+            leaving_pods: records since when pods are leaving.
             waker: wakes the pods that may fit now.
             listener: called when a status may be out of date.
             charges_foreign: whether cards that processes outside Kubernetes use are charged.
             charges_unheld: whether cards are charged that pods use without holding them.
         """
-        self._fleet, self._waker, self._listener = fleet, waker, listener
+        self._fleet, self._leaving, self._waker, self._listener = fleet, leaving_pods, waker, listener
         self._charges_foreign, self._charges_unheld = charges_foreign, charges_unheld
         self._reports = KubeletReports()
         self._promised: dict[str, Charge] = {}
@@ -113,6 +122,7 @@ class AllocationTracker:
 
     def track(self, promised: Charge) -> Charge:
         """Return a pod's effective charge on the current cards, and keep its promised one if they differ."""
+        self._leaving.see(promised)
         promised = self._fleet.resolve_charge(promised)
         actual = self._reports.actual(promised)
         effective = self._effective(promised, actual)
@@ -143,6 +153,7 @@ class AllocationTracker:
         leftover_uid = kubelet_allocation.leftover_uid(charge.node, charge.uid)
         self.set_charge(leftover_uid, self._leftover_charge(charge.node, charge.uid))
         self._fleet.release(charge.uid)
+        self._leaving.forget(charge.uid)
         self._promised.pop(charge.uid, None)
         if self.drifted.pop(charge.uid, None) is not None:
             self._drift_changed(charge)
@@ -248,11 +259,13 @@ class AllocationTracker:
         if charge is None:
             if known is not None:
                 self._fleet.release(uid)
+                self._leaving.forget(uid)
                 self._listener.status_changed(StatusKind.DEVICE, known.node)
                 self._waker.capacity_freed(known)
         elif known is None or not charges.is_same(known, charge):
             self._waker.record_change()
             self._fleet.charge(charge)
+            self._leaving.see(charge)
             self._listener.status_changed(StatusKind.DEVICE, charge.node)
             if known is not None:
                 self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=charge.node))

@@ -9,6 +9,7 @@ on parts above it in this list:
 * `PlacePromises` keeps nodes for pods that do not exist yet. These pods belong to Kueue's Workloads with Berth's
   AdmissionCheck. `Workloads` has these Workloads.
 * `Gangs` and `PendingPods` keep the queue up to date.
+* `LeavingPods` has the pods that are leaving their nodes, and marks those that are overdue.
 * `AllocationTracker` corrects charges by what kubelet gave.
 * `ClaimTracker` charges what ResourceClaims hold.
 * `NodeCache` has Nodes, Devices and the agents' Leases.
@@ -45,6 +46,7 @@ from berth_operator.state.cache.allocation_tracker import AllocationTracker
 from berth_operator.state.cache.claim_tracker import ClaimTracker
 from berth_operator.state.cache.gangs import Gangs
 from berth_operator.state.cache.gpu_metrics import GpuMetrics
+from berth_operator.state.cache.leaving_pods import LeavingPods
 from berth_operator.state.cache.listener import Listener, NoListener
 from berth_operator.state.cache.node_cache import NodeCache
 from berth_operator.state.cache.nominator import Nominator
@@ -149,8 +151,10 @@ class Cluster:
             clock=self.clock,
             accepts_nominations=self.tenants is not None,
         )
+        self.leaving_pods = LeavingPods(fleet=self.fleet, clock=self.clock, wall=self.wall)
         self.allocations = AllocationTracker(
             fleet=self.fleet,
+            leaving_pods=self.leaving_pods,
             waker=self.waker,
             listener=self.listener,
             charges_foreign=self.charges_foreign,
