@@ -343,6 +343,7 @@ BUDGET = refusal(429, "Cannot evict pod as it would violate the pod's disruption
     [
         pytest.param(BUDGET, "a PodDisruptionBudget does not allow an eviction now", id="budget"),
         pytest.param(refusal(403, 'pods "x"'), "the API server refused an eviction with status 403", id="forbidden"),
+        pytest.param(refusal(409, "x"), "the API server refused an eviction with status 409", id="conflict"),
         pytest.param(refusal(500, "x"), "the API server refused an eviction with status 500", id="broken"),
     ],
 )

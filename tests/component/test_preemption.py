@@ -363,13 +363,20 @@ async def test_an_eviction_without_an_answer_is_sent_again(call: str, fault: Exc
     assert api.nominations == [("high", "node")]
 
 
-@pytest.mark.parametrize("call", ["condition low", "delete low"])
-async def test_a_pod_whose_victim_cannot_be_patched_chooses_again_after_its_back_off(call: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        pytest.param("condition low", 403, id="patch"),
+        pytest.param("delete low", 403, id="deletion"),
+        pytest.param("delete low", 409, id="conflict"),
+    ],
+)
+async def test_a_pod_whose_victim_cannot_be_evicted_chooses_again_after_its_back_off(call: str, status: int) -> None:
     world = Crowded()
     world.add_node()
     world.hold(held("low"))
     world.submit(high())
-    world.api.always[call] = refusal(403, "forbidden")
+    world.api.always[call] = refusal(status, "denied")
     async with world.running() as api:
         await asyncio.sleep(0.5)
         assert api.nominations == [("high", "node"), ("high", None)]
@@ -396,6 +403,22 @@ async def test_a_victim_that_is_gone_is_gone() -> None:
         await asyncio.sleep(1)
     assert api.bound() == {"high": "node"}
     assert api.nominations == [("high", "node")]
+
+
+async def test_a_victim_whose_deletion_conflicts_with_another_deletion_is_waited_for() -> None:
+    world = Crowded(grace=20)
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high())
+    world.api.always["delete low"] = refusal(409, "the object has been modified")
+    async with world.running() as api:
+        await asyncio.sleep(0.015)
+        world.terminate("low")
+        await asyncio.sleep(10)
+        assert api.deletions
+        assert api.nominations == [("high", "node")]
+        await asyncio.sleep(15)
+    assert api.bound() == {"high": "node"}
 
 
 async def test_another_pod_of_a_victims_name_is_let_alone() -> None:

@@ -22,6 +22,7 @@ import structlog
 
 from berth_api.values import keys
 from berth_client.errors import CallError
+from berth_operator.binding.evictions.deletion import PodReader, unless_gone
 from berth_operator.binding.evictions.moves import Moves
 from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.reports.reporter import Reporter
@@ -58,8 +59,6 @@ REPLACED_SECONDS: Final = 20.0
 """Seconds that controllers may take to create pods again before the next wave; some never do."""
 PLACED_SECONDS: Final = 5.0
 """Seconds that the new pods may take to be placed before the rest is dropped."""
-_GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
-"""The pod does not exist, or another pod has its name."""
 
 SearchResult = tuple[Advice, tuple[Move, ...]]
 """The advice, and the moves to make first."""
@@ -68,7 +67,7 @@ RunSearch = Callable[[Callable[[], SearchResult]], Awaitable[SearchResult]]
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class PodMover(Protocol):
+class PodMover(PodReader, Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
@@ -306,10 +305,10 @@ class Defragmenter:
             if not self._leads():
                 return "this operator no longer leads"
             try:
-                await self._pods.evict_pod(namespace, name, charge.uid)
-            except CallError as error:
-                if error.status in _GONE:
+                eviction = self._pods.evict_pod(namespace, name, charge.uid)
+                if not await unless_gone(eviction, self._pods, namespace, name, charge.uid):
                     return ""
+            except CallError as error:
                 if error.is_refused or pause is None:
                     log.warning("pod not evicted", pod=charge.pod, error=str(error))
                     self._cluster.fleet.unmark_leaving(charge.uid)

@@ -21,6 +21,7 @@ from berth_api.objects.leader_lease import LostPlace
 from berth_api.values import keys
 from berth_client import times
 from berth_client.errors import CallError
+from berth_operator.binding.evictions.deletion import PodReader, unless_gone
 from berth_operator.binding.evictions.moves import KeptCapacity, Moves
 from berth_operator.binding.evictions.node_taints import NodeTaints
 from berth_operator.binding.evictions.progress import EvictionProgress
@@ -70,7 +71,7 @@ _NODE_CHANGES: Final = (
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class PreemptionApi(Protocol):
+class PreemptionApi(PodReader, Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
@@ -359,8 +360,8 @@ class Preemptor:
                     "lastTransitionTime": times.time(times.now()),
                 }
                 patch = {"metadata": {"uid": victim.uid}, "status": {"conditions": [condition]}}
-                await self._send(functools.partial(self._pods.patch_pod_status, namespace, name, patch))
-                await self._send(functools.partial(self._pods.delete_pod, namespace, name, victim.uid))
+                await self._send(functools.partial(self._patch, namespace, name, patch))
+                await self._send(functools.partial(self._delete, namespace, name, victim.uid))
             except TermOverError:
                 continue
             except CallError as error:
@@ -368,8 +369,19 @@ class Preemptor:
             else:
                 self._reporter.preempted(victim, pod)
 
+    async def _patch(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
+        """Patch a victim's status. A conflict is ignored: the deletion shows whether the pod was replaced."""
+        try:
+            await self._pods.patch_pod_status(namespace, name, patch)
+        except CallError as error:
+            if error.status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                raise
+
+    async def _delete(self, namespace: str, name: str, uid: str) -> None:
+        await unless_gone(self._pods.delete_pod(namespace, name, uid), self._pods, namespace, name, uid)
+
     async def _send(self, send: Callable[[], Awaitable[object]]) -> None:
-        """Send a request until it succeeds; it also counts as done if the pod is gone or was replaced.
+        """Send a request until it succeeds.
 
         Raises:
             ApiError: the API server refused the request.
@@ -382,8 +394,6 @@ class Preemptor:
             try:
                 await send()
             except CallError as error:
-                if error.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
-                    return
                 if error.is_refused or pause is None:
                     raise
                 await asyncio.sleep(pause)
