@@ -776,6 +776,9 @@ class GangTracker:
             entry.formed, entry.is_judged, entry.deadline, entry.needs = True, True, None, set()
             entry.tries, entry.unscheduled, entry.expected = 0, ("", ""), None
             self._aborted.pop(entry.key, None)
+            for member in entry.held.values():
+                # Its deletion was refused, and it is a member of a complete gang now.
+                member.to_delete = False
         if entry.waiting or (entry.held and not entry.formed):
             self._open[entry.key] = None
         else:

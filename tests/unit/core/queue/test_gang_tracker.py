@@ -369,6 +369,20 @@ def test_undoing_dooms_the_bound_and_backs_off() -> None:
     assert made.to_delete() == []
 
 
+def test_a_member_whose_deletion_was_refused_stays_once_the_gang_has_formed() -> None:
+    made = gang_tracker("b", "c", "d")
+    holds(made, "a")
+    made.binding_started(GANG, 0.0)
+    made.abort(GANG, 60.0, keep=False)
+    holds(made, "b")
+    assert [each.uid for each in made.to_delete()] == ["uid-a"]
+    holds(made, "c")
+    assert made.counts("ns/g").formed
+    assert made.to_delete() == []
+    waits(made, "e")
+    assert made.to_delete() == []
+
+
 def test_a_gang_waits_longer_each_time_until_it_has_formed() -> None:
     made, now, pauses = gang_tracker("a", "b"), 0.0, []
     for _ in range(6):
