@@ -1,6 +1,7 @@
 """Pods that are moved for others, with controllers that create them again, under virtual time."""
 
 import asyncio
+import copy
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from berth_api import names
 from berth_client.errors import ApiError
 from berth_operator.binding.evictions import defragmenter
 from berth_operator.binding.evictions.defragmenter import Defragmenter
+from berth_operator.state.cache import leaving_pods
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.watches import sinks
 from tests.builders import Raw, charge, owner, pod, waiting, whole
@@ -128,6 +130,17 @@ async def test_a_pod_is_moved_for_one_that_fits_nowhere() -> None:
     assert note.startswith("Evicted from node a to make room for pod ns/big; it allowed this by berth.dev/movable")
     # The nomination is written before the eviction, so that the next leader finds it.
     assert city.api.nominations[0] == ("big", "a")
+
+
+async def test_a_terminating_pod_that_does_not_end_takes_its_place_until_it_ends() -> None:
+    city = City().cards(a=2, b=2, c=2).settle("stuck", "a", 0).settle("x", "b", 0).settle("y", "c", 0)
+    stuck = copy.deepcopy(city.api.pods["stuck"])
+    stuck["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    city.change(stuck)
+    city.submit(big())
+    assert await city.after(leaving_pods.LONGEST - 10) == []
+    assert (await city.after(defragmenter.AGAIN + AFTER))[0] in ("x", "y")
+    assert city.api.bound()["big"] in ("b", "c")
 
 
 async def test_no_pod_is_evicted_before_the_nomination_is_written() -> None:

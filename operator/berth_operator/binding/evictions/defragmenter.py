@@ -31,6 +31,7 @@ from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, plugin_failure
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.kubelet_allocation import leaves_soon
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
@@ -143,9 +144,9 @@ class Defragmenter:
         return self._most - sum(map(self._is_leaving, self._leaving))
 
     def _is_leaving(self, uid: str) -> bool:
-        """Return whether an evicted pod still exists. A pod whose eviction was refused stays."""
+        """Return whether an evicted pod will leave. A pod whose eviction was refused, or that is overdue, stays."""
         charge = self._cluster.fleet.charges.get(uid)
-        return charge is not None and self._cluster.fleet.is_leaving(charge)
+        return charge is not None and leaves_soon(self._cluster.fleet, charge)
 
     # --- which pod ----------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ MEMBER: Final = "it is a member of a pod group"
 OF_CLAIM: Final = "a ResourceClaim holds it until the pods that use it end"
 CLAIMING: Final = "it uses ResourceClaims, and which devices those of a new pod would get is not known"
 SENSELESS: Final = "it could not be placed again"
+OVERDUE: Final = "it was deleted, and does not end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,7 @@ class _MoveSearch:
         """The only node to make room on; empty for any."""
         self._spent = budgets.spent(fleet)
         self._fleet = fleet.copy()
-        for charge in list(filter(fleet.is_leaving, fleet.charges.values())):
+        for charge in _leaving(fleet):
             self._fleet.release(charge.uid)
         self._charges = list(self._fleet.charges.values())
         self._placed = PlacedPods.of(self._fleet, self._charges)
@@ -192,6 +193,7 @@ class _MoveSearch:
             return tenant.refuses
         replacement = tenant.pod
         reasons = {
+            OVERDUE: charge.uid in self._fleet.overdue,
             FOREIGN: replacement.scheduler not in self._policies,
             ABOVE: (replacement.priority, replacement.weight) > (self._pod.priority, self._pod.weight),
             MEMBER: replacement.gang is not None,
@@ -361,7 +363,7 @@ def first_moves(
     if isinstance(advice.result, Failure):
         return ()
     what_if = fleet.copy()
-    for charge in list(filter(fleet.is_leaving, fleet.charges.values())):
+    for charge in _leaving(fleet):
         what_if.release(charge.uid)
     # A charge, unlike a nomination, is respected by replacements of any priority.
     what_if.charge(advice.result.charge)
@@ -370,6 +372,11 @@ def first_moves(
     if first:
         return first if len(first) == 1 or order.fits(first[::-1]) else first[:1]
     return advice.moves if len(advice.moves) <= most and order.fits(advice.moves[::-1]) else ()
+
+
+def _leaving(fleet: Fleet) -> list[Charge]:
+    """Return the placed pods that are being deleted, except overdue ones, which may stay."""
+    return [charge for charge in fleet.charges.values() if fleet.is_leaving(charge) and charge.uid not in fleet.overdue]
 
 
 class _Order:
