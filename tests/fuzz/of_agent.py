@@ -18,6 +18,7 @@ from berth_agent.inventory.completed import CompletedInventory
 from berth_agent.inventory.device_infos import DeviceInfos
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
+from berth_agent.isolation import allocations
 from berth_agent.kubelet import podresources
 from berth_agent.kubelet.admission import checkpoint, pods
 from berth_agent.kubelet.admission.checkpoint import VERSION, Checkpoint, CheckpointData
@@ -36,6 +37,7 @@ from berth_agent.vendors.simulated import fleet
 from berth_agent.vendors.simulated.fleet import FleetError
 from berth_api.allocation import device_ids
 from berth_api.device import DeviceInfo, DeviceSpec
+from berth_api.names import RDMA_RESOURCE
 from berth_client import reflector
 from berth_client.credentials import CredentialsError, of_kubeconfig
 from tests.builders import gpu_pod, pod, whole
@@ -340,6 +342,22 @@ def _given(content: bytes) -> None:
     versions.unused([Path("/versions/1")], content)
 
 
+_NIC_ENTRY: Final = {
+    "PodUID": "u",
+    "ContainerName": "main",
+    "ResourceName": RDMA_RESOURCE,
+    "DeviceIDs": {"-1": ["rdma-0"]},
+    "AllocResp": "KhUKE2JlcnRoLmRldi9yZG1hPW5hbWU=",
+}
+
+
+def _nic_entries(content: bytes) -> None:
+    entries, problems = allocations.read(content, RDMA_RESOURCE)
+    assert all(problems)
+    # As keys of mappings, and in names of files.
+    assert all(isinstance(text, str) for entry in entries for text in (entry.pod, *entry.ids, *entry.cdi_devices))
+
+
 def _cgroup(text: str) -> None:
     uid = processes.pod_of(text)
     assert uid is None or len(uid) in (32, 36)
@@ -415,6 +433,12 @@ TARGETS: Final = (
             inputs.near({"Data": {"PodDeviceEntries": [{"PodUID": "u", "AllocResp": "L3ZlcnNpb24="}]}})
         ),
         parse=_given,
+        errors=(ValueError,),
+    ),
+    Target(
+        name="nics in kubelet's checkpoint",
+        inputs=inputs.as_json(inputs.near({"Data": {"PodDeviceEntries": [_NIC_ENTRY, _NIC_ENTRY]}})),
+        parse=_nic_entries,
         errors=(ValueError,),
     ),
     Target(

@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from google.protobuf.message import DecodeError
+
+from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse
+
 CHECKPOINT: Final = "kubelet_internal_checkpoint"
 """The file name of the checkpoint in kubelet's folder of device plugins."""
 
@@ -22,30 +26,65 @@ class Allocation:
     pod: str
     """UID."""
     container: str
-    resource: str
     ids: frozenset[str]
-    answer: bytes
-    """The ContainerAllocateResponse, serialized."""
+    cdi_devices: tuple[str, ...]
+    """The names of CDI devices in the answer to Allocate: `berth.dev/rdma=<name>`."""
 
     @classmethod
     def of_entry(cls, entry: Mapping[str, Any]) -> Self:
-        """Return an entry of the checkpoint. Its units are grouped by their NUMA nodes."""
-        return cls(
-            pod=entry["PodUID"],
-            container=entry["ContainerName"],
-            resource=entry["ResourceName"],
-            ids=frozenset(unit for units in entry["DeviceIDs"].values() for unit in units),
-            answer=base64.b64decode(entry["AllocResp"] or "", validate=True),
-        )
+        """Return an entry of the checkpoint. Its units are grouped by their NUMA nodes.
+
+        Raises:
+            ValueError: the entry has another form than this program knows.
+        """
+        try:
+            pod, container, resource = entry["PodUID"], entry["ContainerName"], entry["ResourceName"]
+            ids = frozenset(unit for units in entry["DeviceIDs"].values() for unit in units)
+            devices = ContainerAllocateResponse.FromString(_answer(entry)).cdi_devices
+        except (KeyError, TypeError, AttributeError, binascii.Error, DecodeError) as error:
+            raise ValueError(f"an unknown form: {error!r}") from error
+        if not all(isinstance(text, str) for text in (pod, container, resource, *ids)):
+            raise ValueError("an unknown form: a name or an id is no text")
+        return cls(pod=pod, container=container, ids=ids, cdi_devices=tuple(device.name for device in devices))
 
 
-def read(checkpoint: bytes) -> list[Allocation]:
-    """Return all allocations in a checkpoint.
+def read(checkpoint: bytes, resource: str) -> tuple[list[Allocation], list[str]]:
+    """Return the allocations of a resource, and what is wrong with entries that cannot be read.
+
+    One odd entry hides no other. Entries of other resources are skipped, whatever their form is.
 
     Raises:
         ValueError: the checkpoint has another form than this program knows.
     """
+    allocations, problems = [], []
+    for entry in _entries(checkpoint):
+        if isinstance(entry, dict) and isinstance(name := entry.get("ResourceName"), str) and name != resource:
+            continue
+        try:
+            allocations.append(Allocation.of_entry(entry))
+        except ValueError as error:
+            problems.append(str(error))
+    return allocations, problems
+
+
+def answers(checkpoint: bytes) -> list[bytes]:
+    """Return the answers to Allocate for all containers and resources, each a serialized ContainerAllocateResponse.
+
+    Raises:
+        ValueError: the checkpoint, or one of its entries, has another form than this program knows.
+    """
     try:
-        return [Allocation.of_entry(entry) for entry in json.loads(checkpoint)["Data"]["PodDeviceEntries"] or ()]
-    except (KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
+        return [_answer(entry) for entry in _entries(checkpoint)]
+    except (KeyError, TypeError, binascii.Error) as error:
         raise ValueError(f"an unknown form: {error!r}") from error
+
+
+def _entries(checkpoint: bytes) -> list[Any]:
+    try:
+        return list(json.loads(checkpoint)["Data"]["PodDeviceEntries"] or ())
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"an unknown form: {error!r}") from error
+
+
+def _answer(entry: Mapping[str, Any]) -> bytes:
+    return base64.b64decode(entry["AllocResp"] or "", validate=True)

@@ -69,6 +69,8 @@ class NicProvider(AnyUnit):
         self._names_nics = names_nics
         self._pods: dict[str, Pod] = {}
         self._failure = ""
+        self._odd_entries: list[str] = []
+        """What is wrong with entries of kubelet's checkpoint, as logged last."""
         self._given: dict[str, tuple[float, frozenset[str]]] = {}
         """UID of a pod -> (until when, the PCI addresses that it has `taken`), until the watch has shown the pod."""
         self.refuse_claimed: RefuseClaimed = lambda _addresses: None
@@ -174,13 +176,25 @@ class NicProvider(AnyUnit):
             files.write(self._folder / file, orjson.dumps(specification), mode=cdi_folder.MODE, draft=f".{file}.draft")
 
     def _allocations(self) -> list[Allocation]:
-        entries = allocations.read(files.read(self._checkpoint))
-        return [entry for entry in entries if entry.resource == RDMA_RESOURCE]
+        """Return the entries of kubelet's checkpoint with NICs.
+
+        Entries that cannot be read are left out. Otherwise one of them would keep all other containers with NICs from
+        starting. Among pods that share a NIC, the order of creation alone decides about the pod of such an entry.
+        """
+        entries, problems = allocations.read(files.read(self._checkpoint), RDMA_RESOURCE)
+        if problems != self._odd_entries:
+            self._odd_entries = problems
+            for problem in problems:
+                _log.warning("an entry of kubelet's checkpoint is left out", error=problem)
+        return entries
 
     def _remove_old(self, written: Iterable[Path]) -> None:
         """Remove the specifications of containers whose pods are gone. Kubelet's checkpoint keeps these for a while."""
         try:
             present = [entry for entry in self._allocations() if entry.pod in self._pods] if written else []
+            if written and self._odd_entries:
+                # A file may be of the container that such an entry is about.
+                return
             kept = {FILE.format(name) for entry in present for name in _device_names(entry)}
             for file in written:
                 if file.name not in kept and file.stat().st_mtime < time.time() - GRACE:
@@ -214,7 +228,7 @@ def hca(devices: Iterable[CharDevice]) -> str:
 
 def _device_names(entry: Allocation) -> list[str]:
     """Return the names of CDI devices in the answer to Allocate, without their kind."""
-    return [device.name.partition("=")[2] for device in ContainerAllocateResponse.FromString(entry.answer).cdi_devices]
+    return [device.partition("=")[2] for device in entry.cdi_devices]
 
 
 def _conflict(pod: Pod, pods: Iterable[Pod], served: Collection[str]) -> str:

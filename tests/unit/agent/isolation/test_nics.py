@@ -3,7 +3,9 @@
 import base64
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,18 +69,48 @@ async def test_a_running_pod_keeps_its_nic_from_one_that_was_created_in_the_same
     assert not present(tmp_path) & {FILE.format(second)}
 
 
-def write_checkpoint(folder: Path, *uids: str) -> None:
-    entries = [
-        {
-            "PodUID": uid,
-            "ContainerName": "main",
-            "ResourceName": RDMA_RESOURCE,
-            "DeviceIDs": {"-1": [uid]},
-            "AllocResp": base64.b64encode(answer(uid)).decode(),
-        }
-        for uid in uids
-    ]
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(None, id="no object"),
+        pytest.param({}, id="no fields"),
+        pytest.param({"PodUID": ["b"]}, id="a UID that is no text"),
+        pytest.param({"ContainerName": 7}, id="a name that is no text"),
+        pytest.param({"ResourceName": ["x"]}, id="a resource that is no text"),
+        pytest.param({"DeviceIDs": ["b"]}, id="units without NUMA nodes"),
+        pytest.param({"DeviceIDs": {"-1": [["b"]]}}, id="a unit that is no text"),
+        pytest.param({"AllocResp": "?"}, id="an answer that is not base64"),
+        pytest.param({"AllocResp": "L3ZlcnNpb24="}, id="an answer that is no message"),
+        pytest.param({"ResourceName": "example.com/x", "AllocResp": 7}, id="an odd entry of another resource"),
+    ],
+)
+async def test_an_odd_entry_hides_no_other(tmp_path: Path, odd: dict[str, Any] | None) -> None:
+    SysfsTree(tmp_path).nic(NIC)
+    pod = Pod(uid="a", namespace="ns", name="a", created=NOON, nics=(WHOLE,))
+    (tmp_path / FILE.format("old")).write_text("{}")
+    os.utime(tmp_path / FILE.format("old"), (LONG_AGO, LONG_AGO))
+    write_checkpoint(tmp_path, "a", odd=[{**entry("b"), **odd} if odd else odd])
+    provider = NicProvider(sysfs=tmp_path, kubelet=tmp_path, cdi_folder=tmp_path, list_pods=unlisted)
+    await provider.check(NodeView(spec=DeviceSpec(devices=[]), pods=(pod,)))
+    await provider.before_start(["a"])
+    is_of_nics = odd is None or odd.get("ResourceName") != "example.com/x"
+    # The old file may be of the container of the odd entry.
+    assert present(tmp_path) >= {FILE.format("a")} | ({FILE.format("old")} if is_of_nics else set())
+
+
+def write_checkpoint(folder: Path, *uids: str, odd: Sequence[object] = ()) -> None:
+    entries = [*odd, *map(entry, uids)]
     (folder / CHECKPOINT).write_text(json.dumps({"Data": {"PodDeviceEntries": entries}}))
+
+
+def entry(uid: str) -> dict[str, Any]:
+    return {
+        "PodUID": uid,
+        "ContainerName": "main",
+        "ResourceName": RDMA_RESOURCE,
+        "DeviceIDs": {"-1": [uid]},
+        "AllocResp": base64.b64encode(answer(uid)).decode(),
+    }
 
 
 def present(folder: Path) -> set[str]:

@@ -34,5 +34,5 @@ def unused(versions: Iterable[Path], checkpoint: bytes) -> list[Path]:
     Raises:
         ValueError: the checkpoint has another form than this program knows.
     """
-    given = [allocation.answer for allocation in allocations.read(checkpoint)]
+    given = allocations.answers(checkpoint)
     return [version for version in versions if not any(f"{version}/".encode() in answer for answer in given)]
