@@ -102,10 +102,14 @@ class NicProvider(AnyUnit):
         """
         try:
             entries = self._allocations()
-            own = [entry for entry in entries if not entry.ids.isdisjoint(ids)]
-            if not own:
-                raise RefusedError("kubelet's checkpoint does not have the container yet")
-            pod = await self._pod(own[0].pod)
+            if _own(entries, ids)[0].pod not in self._pods:
+                # The watch may be later than kubelet's. It may also have shown pods that the list does not have yet.
+                pods, _ = await self._list_pods()
+                self._pods |= {pod.uid: pod for pod in pods}
+                # Again: a pod that was served meanwhile comes first. From here to the files, nothing is waited for.
+                entries = self._allocations()
+            own = _own(entries, ids)
+            pod = self._pod(own[0].pod)
             devices = self._devices(pod, self._served(entries))
             for entry in own:
                 # Init containers that have ended hand their units on, so that several containers may have them.
@@ -123,11 +127,7 @@ class NicProvider(AnyUnit):
             now, seen = asyncio.get_running_loop().time(), {pod.uid for pod in pods}
             self._given = {uid: entry for uid, entry in self._given.items() if uid not in seen and now < entry[0]}
 
-    async def _pod(self, uid: str) -> Pod:
-        if uid not in self._pods:
-            # The watch may be later than kubelet's.
-            pods, _ = await self._list_pods()
-            self._pods = {pod.uid: pod for pod in pods}
+    def _pod(self, uid: str) -> Pod:
         if uid not in self._pods:
             raise RefusedError(f"the pod with the UID {uid} is not on this node")
         return self._pods[uid]
@@ -224,6 +224,18 @@ def taken(nics: Iterable[Grant]) -> list[str]:
 def hca(devices: Iterable[CharDevice]) -> str:
     """Return the value of NCCL_IB_HCA that matches exactly these RDMA devices: `=mlx5_0,mlx5_1`."""
     return "=" + ",".join(dict.fromkeys(device.rdma for device in devices if device.rdma))
+
+
+def _own(entries: Iterable[Allocation], ids: Sequence[str]) -> list[Allocation]:
+    """Return the entries that have some of these units.
+
+    Raises:
+        RefusedError: there is none.
+    """
+    own = [entry for entry in entries if not entry.ids.isdisjoint(ids)]
+    if not own:
+        raise RefusedError("kubelet's checkpoint does not have the container yet")
+    return own
 
 
 def _device_names(entry: Allocation) -> list[str]:

@@ -69,6 +69,24 @@ async def test_a_running_pod_keeps_its_nic_from_one_that_was_created_in_the_same
     assert not present(tmp_path) & {FILE.format(second)}
 
 
+async def test_a_pod_that_was_served_during_the_list_of_pods_keeps_its_nic(tmp_path: Path) -> None:
+    SysfsTree(tmp_path).nic(NIC)
+    early, late = (Pod(uid=uid, namespace="ns", name=uid, created=NOON, nics=(WHOLE,)) for uid in ("a", "b"))
+    write_checkpoint(tmp_path, "a")
+
+    async def listed() -> tuple[list[Pod], int]:
+        # What the server had before the other pod came. That pod is shown by the watch, and starts.
+        await provider.check(NodeView(spec=DeviceSpec(devices=[]), pods=(late,)))
+        write_checkpoint(tmp_path, "a", "b")
+        await provider.before_start(["b"])
+        return [early], 1
+
+    provider = NicProvider(sysfs=tmp_path, kubelet=tmp_path, cdi_folder=tmp_path, list_pods=listed)
+    with pytest.raises(RefusedError, match="of ns/a was also given to ns/b, which comes before it"):
+        await provider.before_start(["a"])
+    assert FILE.format("a") not in present(tmp_path)
+
+
 @pytest.mark.parametrize(
     "odd",
     [
