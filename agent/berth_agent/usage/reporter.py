@@ -197,7 +197,7 @@ class UsageReporter:
         # In a thread: procfs is read.
         foreign, exceeding, unheld = await asyncio.to_thread(by_processes)
         return NodeUse(
-            held=use.held(mirror.holdings(), mirror.units),
+            held=use.held(mirror.holdings(), mirror.units, uids=[pod.uid for pod in pods]),
             boot_id=self._boot_id,
             withheld=tuple(sorted(self._minors[card] for card in self.admission.withheld() & self._minors.keys())),
             foreign=foreign,

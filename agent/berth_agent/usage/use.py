@@ -1,23 +1,35 @@
-"""The published use of a node, computed from what containers hold. Pure functions."""
+"""The published use of a node, computed from what containers hold. Apart from logging, pure functions."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
+
+import structlog
 
 from berth_agent.kubelet.admission.mirror import Holding
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.usage.summary import Summaries
 from berth_api.device import MAX_DEVICES, MAX_HELD, HeldByContainer, HeldDevice
-from berth_api.objects.gpupod import ContainerDevices, GpuPodSpec
+from berth_api.objects.gpupod import MAX_CONTAINERS, ContainerDevices, GpuPodSpec
 
 GPU: Final = "gpu"
 MAX_ID: Final = 128
 """Characters of an id; only an invalid allocation has more."""
 
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
-def held(holdings: Iterable[Holding], units: Units) -> tuple[HeldByContainer, ...]:
-    """Return what containers hold, in an order that does not change by itself."""
+
+def held(holdings: Iterable[Holding], units: Units, *, uids: Iterable[str]) -> tuple[HeldByContainer, ...]:
+    """Return what containers hold, in an order that does not change by itself, at most `MAX_HELD` entries.
+
+    The operator charges what is listed here. So a container with more devices than one entry has room for gets several
+    entries: a device that was left out could be given twice. If there are too many entries, those of pods with these
+    UIDs are left out first. These pods exist, and their GpuPods list the devices, too.
+    """
+    existing = frozenset(uids)
+    ordered = sorted(holdings, key=lambda holding: (holding.namespace, holding.pod, holding.uid, holding.container))
     entries = [
         HeldByContainer(
             pod_uid=holding.uid,
@@ -26,31 +38,39 @@ def held(holdings: Iterable[Holding], units: Units) -> tuple[HeldByContainer, ..
             container=holding.container,
             devices=devices,
         )
-        for holding in sorted(
-            holdings, key=lambda holding: (holding.namespace, holding.pod, holding.uid, holding.container)
-        )
-        if (devices := _devices(holding, units))
+        for holding in ordered
+        for devices in _devices(holding, units)
     ]
-    return tuple(entries[:MAX_HELD])
+    if len(entries) <= MAX_HELD:
+        return tuple(entries)
+    _log_once("too many containers have devices: some of them are listed in GpuPods alone", allowed=MAX_HELD)
+    return tuple(sorted(entries, key=lambda entry: entry.pod_uid in existing)[:MAX_HELD])
 
 
 def gpu_pods(
     holdings: Iterable[Holding], units: Units, summaries: Summaries, *, node: str, uids: Iterable[str]
 ) -> Mapping[tuple[str, str], GpuPodSpec]:
-    """Return the GpuPods of the pods with these UIDs that kubelet gave devices, by namespace and name."""
+    """Return the GpuPods of the pods with these UIDs that kubelet gave devices, by namespace and name.
+
+    A pod with more containers than a GpuPod has room for gets none: the operator prefers the GpuPod to what the node's
+    Device lists as held, and would not charge what was left out.
+    """
     existing = frozenset(uids)
     containers: defaultdict[tuple[str, str, str], list[ContainerDevices]] = defaultdict(list)
     for holding in holdings:
-        devices = _devices(holding, units)
-        if holding.uid in existing and devices:
+        if holding.uid in existing:
             key = holding.namespace, holding.pod, holding.uid
-            containers[key].append(ContainerDevices(name=holding.container, devices=devices))
-    return {
-        (namespace, pod): GpuPodSpec(
-            node_name=node, pod_uid=uid, containers=listed, **summaries.of_devices(d for c in listed for d in c.devices)
-        )
-        for (namespace, pod, uid), listed in containers.items()
-    }
+            listed = _devices(holding, units)
+            containers[key] += [ContainerDevices(name=holding.container, devices=devices) for devices in listed]
+    specs = {}
+    for (namespace, pod, uid), entries in containers.items():
+        if len(entries) > MAX_CONTAINERS:
+            message = "a pod has too many containers with devices for a GpuPod"
+            _log_once(message, namespace=namespace, pod=pod, allowed=MAX_CONTAINERS)
+        elif entries:
+            shown = summaries.of_devices(device for entry in entries for device in entry.devices)
+            specs[namespace, pod] = GpuPodSpec(node_name=node, pod_uid=uid, containers=entries, **shown)
+    return specs
 
 
 def allocated_pods(
@@ -74,6 +94,14 @@ def allocated_pods(
     }
 
 
-def _devices(holding: Holding, units: Units) -> list[HeldDevice]:
+def _devices(holding: Holding, units: Units) -> list[list[HeldDevice]]:
+    """Return a container's devices, in lists of up to `MAX_DEVICES`."""
     minors = ((unit, units.minor(unit)) for unit in holding.ids)
-    return [HeldDevice(type=GPU, minor=minor, id=unit) for unit, minor in minors if minor is not None]
+    devices = [HeldDevice(type=GPU, minor=minor, id=unit[:MAX_ID]) for unit, minor in minors if minor is not None]
+    return [devices[start : start + MAX_DEVICES] for start in range(0, len(devices), MAX_DEVICES)]
+
+
+@lru_cache(maxsize=64)
+def _log_once(message: str, **details: object) -> None:
+    """Log a warning, unless it was logged before: uses are computed every second."""
+    _log.warning(message, **details)

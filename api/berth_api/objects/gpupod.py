@@ -9,8 +9,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from berth_api.device import Condition, HeldDevice, LongText, Model, Name, Text
+from berth_api.device import MAX_DEVICES, Condition, HeldDevice, LongText, Model, Name, Text
 
+MAX_CONTAINERS: Final = 128
+"""Containers with devices; a pod with more containers is not scheduled by Berth."""
 MAX_NAME: Final = 253
 """Characters of the name of an object."""
 
@@ -35,11 +37,11 @@ def _suffix(node: str) -> str:
 
 
 class ContainerDevices(Model):
-    """The devices of one container."""
+    """The devices of one container. A container with more devices than one entry has room for has several entries."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
     """Name of the container."""
-    devices: Annotated[list[HeldDevice], Field(max_length=256)] = []
+    devices: Annotated[list[HeldDevice], Field(max_length=MAX_DEVICES)] = []
     """What kubelet gave the container."""
 
 
@@ -63,7 +65,7 @@ class GpuPodSpec(Model):
     """The pod's node."""
     pod_uid: Annotated[str, Field(alias="podUID", max_length=64)]
     """UID of the pod."""
-    containers: Annotated[list[ContainerDevices], Field(max_length=64)] = []
+    containers: Annotated[list[ContainerDevices], Field(max_length=MAX_CONTAINERS)] = []
     """What kubelet gave each container. The pod is charged for these devices."""
     allocated: Annotated[list[HeldDevice], Field(max_length=256)] = []
     """The GPUs of a pod that kubelet gives none: shares, and cards by `kubernetes.io/gpu`. They are copied from the

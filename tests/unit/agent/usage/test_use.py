@@ -1,8 +1,10 @@
 """The published use of pods' devices."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import structlog
 
 from berth_agent.kubelet.admission import pods
 from berth_agent.kubelet.admission.mirror import Holding
@@ -10,8 +12,8 @@ from berth_agent.kubelet.admission.units import Units
 from berth_agent.publishing.gpupods import body
 from berth_agent.usage import use
 from berth_agent.usage.summary import Summaries
-from berth_api.device import DeviceSpec
-from berth_api.objects.gpupod import GpuPodSpec
+from berth_api.device import MAX_DEVICES, MAX_HELD, DeviceSpec, HeldByContainer
+from berth_api.objects.gpupod import MAX_CONTAINERS, GpuPodSpec
 
 UNITS = Units(
     minors={"GPU-a": 3, "GPU-b": 4, "MIG-c": 4}, cards=frozenset({"GPU-a", "GPU-b"}), parents={"MIG-c": "GPU-b"}
@@ -23,7 +25,7 @@ def holding(pod: str, container: str, *ids: str) -> Holding:
 
 
 def test_each_container_s_devices_stand_with_their_card_s_minor() -> None:
-    held = use.held([holding("b", "y", "MIG-c"), holding("a", "x", "GPU-a::1", "GPU-a::0")], UNITS)
+    held = use.held([holding("b", "y", "MIG-c"), holding("a", "x", "GPU-a::1", "GPU-a::0")], UNITS, uids=())
     assert [container.model_dump(by_alias=True) for container in held] == [
         {
             "podUID": "uid-a",
@@ -47,7 +49,7 @@ def test_each_container_s_devices_stand_with_their_card_s_minor() -> None:
 
 def test_the_order_does_not_matter() -> None:
     listed = [holding("b", "y", "MIG-c"), holding("a", "x", "GPU-a"), holding("a", "w", "GPU-b")]
-    assert use.held(listed, UNITS) == use.held(listed[::-1], UNITS)
+    assert use.held(listed, UNITS, uids=()) == use.held(listed[::-1], UNITS, uids=())
 
 
 def test_a_gpu_pod_has_all_containers_of_a_pod_that_is_there() -> None:
@@ -185,3 +187,38 @@ def test_an_absurd_allocation_still_fits_the_definition() -> None:
     spec = specs["ns", "a"].model_dump(by_alias=True)
     assert GpuPodSpec.model_validate(spec) == specs["ns", "a"]
     assert spec["core"] < 2**31
+
+
+def test_more_devices_than_an_entry_has_room_for_stand_in_several_entries() -> None:
+    """A device that is left out would not be charged, and could be given twice."""
+    ids = [f"GPU-a::{number}" for number in range(MAX_DEVICES + 1)] + ["GPU-b::" + "0" * 200]
+    listed = [holding("a", "x", *ids)]
+    entries = [(entry.container, [device.id for device in entry.devices]) for entry in held(listed)]
+    assert [(name, len(devices)) for name, devices in entries] == [("x", MAX_DEVICES), ("x", 2)]
+    assert [device for _, devices in entries for device in devices] == [unit[: use.MAX_ID] for unit in ids]
+    [gpupod] = use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"]).values()
+    assert [(entry.name, [device.id for device in entry.devices]) for entry in gpupod.containers] == entries
+
+
+def test_a_pod_with_too_many_containers_has_no_gpupod_and_is_held() -> None:
+    """The operator prefers the GpuPod, and would not charge what is not in it."""
+    listed = [holding("a", f"c{number}", "GPU-a") for number in range(MAX_CONTAINERS)]
+    [gpupod] = use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"]).values()
+    assert len(gpupod.containers) == MAX_CONTAINERS
+    listed.append(holding("a", "more", "GPU-b"))
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            assert not use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"])
+    assert [log["pod"] for log in logs] == ["a"]
+    assert len(held(listed)) == len(listed)
+
+
+def test_what_pods_that_are_gone_hold_is_listed_before_what_gpupods_list_too() -> None:
+    present = [holding("a", f"c{number}", "GPU-a") for number in range(MAX_HELD)]
+    entries = held([*present, holding("gone", "c", "GPU-b")], "uid-a")
+    assert len(entries) == MAX_HELD
+    assert [entry.pod for entry in entries if entry.pod != "a"] == ["gone"]
+
+
+def held(holdings: Iterable[Holding], *uids: str) -> tuple[HeldByContainer, ...]:
+    return use.held(holdings, UNITS, uids=uids)
