@@ -27,6 +27,7 @@ from berth_agent.kubelet.device_plugin import preferred
 from berth_agent.kubelet.device_plugin.offered_ids import InvalidRequestError, OfferedIds
 from berth_agent.kubelet.device_plugin.preferred import PreferenceError
 from berth_agent.kubelet_api import deviceplugin_pb2, podresources_pb2
+from berth_agent.readings import Process
 from berth_agent.usage import processes
 from berth_agent.vendors.amd.events import wedged
 from berth_agent.vendors.amd.hand_over import AmdHandOver
@@ -358,10 +359,19 @@ def _nic_entries(content: bytes) -> None:
     assert all(isinstance(text, str) for entry in entries for text in (entry.pod, *entry.ids, *entry.cdi_devices))
 
 
-def _cgroup(text: str) -> None:
-    uid = processes.pod_of(text)
-    assert uid is None or len(uid) in (32, 36)
-    assert len(processes.container_of(text)) in (0, 64)
+_ASCII: Final = st.characters(max_codepoint=127)
+
+
+def _cgroup(content: bytes) -> None:
+    with TemporaryDirectory() as proc:
+        (Path(proc) / "7").mkdir()
+        (Path(proc) / "7/cgroup").write_bytes(content)
+        owners = processes.memory_by_owner([Process(pid=7, memory=1)], Path(proc))
+        uids = {uid for uid, _ in owners if uid}
+        assert uids == processes.pods_with_processes(Path(proc))
+        assert all(len(uid) in (32, 36) for uid in uids)
+        assert all(len(container) in (0, 64) for _, container in owners)
+        assert bool(processes.foreign({0: [Process(pid=7)]}, Path(proc))) == (not uids)
 
 
 # --- the client -----------------------------------------------------------------------------------------------------
@@ -443,7 +453,14 @@ TARGETS: Final = (
     ),
     Target(
         name="cgroup",
-        inputs=st.one_of(inputs.texts, st.from_regex(r"0::/kubepods[a-z/.-]{0,9}pod[0-9a-f_-]{30,40}/[0-9a-f]{0,64}")),
+        inputs=st.one_of(
+            st.binary(max_size=64),
+            inputs.damaged(
+                st.from_regex(r"0::/kubepods[a-z/.-]{0,9}pod[0-9a-f_-]{30,40}/[0-9a-f]{0,64}", alphabet=_ASCII).map(
+                    str.encode
+                )
+            ),
+        ),
         parse=_cgroup,
     ),
     Target(

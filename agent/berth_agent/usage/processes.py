@@ -84,8 +84,12 @@ def rounded(memory: int) -> str:
 
 
 def _read(process: Path) -> str | None:
-    """Read a process's cgroups; None if it has ended or must not be read."""
+    """Read a process's cgroups; None if it has ended or they cannot be read.
+
+    Tenants may name cgroups below their own, in any encoding. The kernel refuses to show a path of more than 4096
+    bytes.
+    """
     try:
-        return (process / "cgroup").read_text()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return (process / "cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return None

@@ -1,11 +1,13 @@
 """Owners of processes, by their cgroups."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from berth_agent.readings import Process
 from berth_agent.usage import processes
+from tests.amd_trees import refused
 
 UID = "1f2e3d4c-5b6a-4788-9900-aabbccddeeff"
 STATIC = "0123456789abcdef0123456789abcdef"
@@ -87,3 +89,14 @@ def test_memory_counts_for_the_container_and_outside_of_pods_for_none(proc: Path
         Process(pid=99, memory=32),
     ]
     assert processes.memory_by_owner(listed, proc) == {(UID, CONTAINER): 3, processes.OUTSIDE: 24}
+
+
+def test_a_cgroup_of_any_name_ends_nothing(proc: Path) -> None:
+    """A tenant may make cgroups below its own."""
+    (proc / "15").mkdir()
+    (proc / "15" / "cgroup").write_bytes(f"0::/kubepods/pod{STATIC}/".encode() + b"\xff\xfe\n")
+    (proc / "16").mkdir()
+    (proc / "16" / "cgroup").touch()
+    with refused(proc / "16" / "cgroup", errno.EIO):
+        assert processes.pods_with_processes(proc) == {UID, STATIC}
+        assert processes.foreign({0: [Process(pid=15), Process(pid=16)]}, proc) == ()

@@ -96,7 +96,7 @@ def paths(spec: DeviceSpec, nodes: DeviceNodes) -> dict[str, tuple[str, ...]]:
 
 def _capabilities(file: Path) -> Mapping[Capability, int]:
     try:
-        return _parsed(file.read_text())
+        return _parsed(file.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         # There is none where the driver knows no MIG.
         return {}
