@@ -55,6 +55,8 @@ MAX_HOLDERS = 128
 MAX_INSTANCES = 16
 MAX_REPLICAS = 100
 MAX_HELD = 256
+MAX_TOPOLOGY_NUMBER = 1023
+"""The highest number of a socket or NUMA node."""
 
 
 class Model(BaseModel):
@@ -94,9 +96,9 @@ class Condition(Model):
 class Topology(Model):
     """Where a device is in its machine. -1 means that the machine does not report it."""
 
-    socket_id: Annotated[int, Field(alias="socketID", ge=-1, le=1023)] = -1
+    socket_id: Annotated[int, Field(alias="socketID", ge=-1, le=MAX_TOPOLOGY_NUMBER)] = -1
     """CPU socket."""
-    node_id: Annotated[int, Field(alias="nodeID", ge=-1, le=1023)] = -1
+    node_id: Annotated[int, Field(alias="nodeID", ge=-1, le=MAX_TOPOLOGY_NUMBER)] = -1
     """NUMA node."""
     pcie_id: Annotated[str, Field(alias="pcieID", max_length=64)] = ""
     """The PCIe switch (address of its upstream port), or the root complex if there is no switch."""

@@ -13,7 +13,7 @@ from berth_agent.configuration import options
 from berth_agent.configuration.options import Flags, OptionsError
 from berth_agent.configuration.settings import Settings
 from berth_agent.health import annotations
-from berth_agent.inventory import numbering, plugins
+from berth_agent.inventory import numbering, plugins, sysfs
 from berth_agent.inventory.completed import CompletedInventory
 from berth_agent.inventory.device_infos import DeviceInfos
 from berth_agent.inventory.discovery.fpga import Fpgas
@@ -207,7 +207,10 @@ _SYSFS: Final = {
     "bus/pci/devices/0000:3b:00.0/vendor": "0x10ee",
     "bus/pci/devices/0000:3b:00.0/device": "0x5001",
     "bus/pci/devices/0000:3b:00.0/numa_node": "-1",
+    "bus/pci/devices/0000:3b:00.0/local_cpulist": "0-3",
     "devices/system/cpu/cpu0/topology/physical_package_id": "0",
+    "devices/system/node/online": "0",
+    "class/dmi/id/product_name": b"Caf\xe9 9000",
 }
 
 
@@ -221,6 +224,8 @@ def _sysfs(files: dict[str, Any]) -> None:
         for agent in agents:
             results = asyncio.run(plugins.PluginRunner(agent, timeout=30).read(["node"]))
             assert results["node"][1].ok or results["node"][1].message
+        assert sysfs.place(Path(root), "0000:3b:00.0").bus_id
+        assert sysfs.machine(Path(root)).isprintable()
 
 
 _CARD: Final = "bus/pci/devices/0000:05:00.0"

@@ -335,7 +335,8 @@ class NvmlFixture:
         """Write the machine: sysfs, then the state file, each atomically."""
         self._write_sysfs()
         temporary = self.state.with_suffix(".new")
-        temporary.write_text("".join(f"{line}\n" for line in self._lines()))
+        # A card may report bytes that are no text: lone surrogates stand for them.
+        temporary.write_text("".join(f"{line}\n" for line in self._lines()), errors="surrogateescape")
         temporary.replace(self.state)
 
     def lose(self, index: int) -> None:

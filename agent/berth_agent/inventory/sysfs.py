@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from berth_api.device import Topology
+from berth_api.device import MAX_TOPOLOGY_NUMBER, Topology
 
 UNTOLD: Final = -1
 ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
@@ -22,22 +22,23 @@ _INTEGRATED_INTEL: Final = "0000:00:02.0"
 """The address of Intel's integrated graphics."""
 _AMD_CPU: Final = "0x1022"
 """The vendor of what is in AMD's processors; graphics by AMD are of 0x1002."""
+_TOPOLOGY_NUMBER: Final = re.compile(r"[0-9]{1,4}")
 _GONE: Final = (errno.ENOENT, errno.ENODEV)
 BEHIND_SWITCH: Final = 4
 """Length of a path from a root complex through a switch: root port, upstream port, downstream port, device."""
 
 
 def place(root: Path, address: str) -> Topology:
-    """Return where a device sits. What the kernel does not report stays -1 or empty."""
+    """Return where a device sits. What the kernel does not report, or cannot be read, stays -1 or empty."""
     device = root / "bus/pci/devices" / address
-    first_cpu = text(device / "local_cpulist").partition(",")[0].partition("-")[0]
+    first_cpu = _detail(device / "local_cpulist").partition(",")[0].partition("-")[0]
     socket = UNTOLD
-    if first_cpu:
+    if first_cpu.isdecimal():
         socket = _number(root / f"devices/system/cpu/cpu{first_cpu}/topology/physical_package_id")
-    node, online = _number(device / "numa_node"), text(root / "devices/system/node/online")
-    if node == UNTOLD and online.isdecimal():
+    node = _number(device / "numa_node")
+    if node == UNTOLD:
         # In virtual machines the kernel reports no NUMA node; where there is only one, it is that one.
-        node = int(online)
+        node = _number(root / "devices/system/node/online")
     return Topology(
         socket_id=socket,
         node_id=node,
@@ -64,13 +65,13 @@ def pci_id(device: Path) -> str:
 
 
 def pci_class(root: Path, address: str) -> str:
-    """Return the class of a device, `0x030200`, or an empty string if the kernel does not report it."""
-    return text(root / "bus/pci/devices" / address / "class")
+    """Return the class of a device, `0x030200`, or an empty string if it is not known."""
+    return _detail(root / "bus/pci/devices" / address / "class")
 
 
 def machine(root: Path) -> str:
-    """Return the machine's product name, as its maker wrote it."""
-    return text(root / "class/dmi/id/product_name")
+    """Return the machine's product name, as its maker wrote it; an empty string if it is not known."""
+    return _detail(root / "class/dmi/id/product_name")
 
 
 def has_gpus(root: Path, vendor: str) -> bool | None:
@@ -118,14 +119,32 @@ def _switch(device: Path) -> str:
 
 
 def _number(path: Path) -> int:
-    number = text(path)
-    return int(number) if number else UNTOLD
+    """Return a number that a Topology can have; -1 for all else. Some firmware numbers sockets by addresses."""
+    number = _detail(path)
+    return int(number) if _TOPOLOGY_NUMBER.fullmatch(number) and int(number) <= MAX_TOPOLOGY_NUMBER else UNTOLD
+
+
+def _detail(path: Path) -> str:
+    """Return a text as `text` does; also an empty string if the file cannot be read.
+
+    It is for facts that cards can do without. No card must be unhealthy because such a file is broken.
+    """
+    try:
+        return text(path)
+    except OSError:
+        return ""
 
 
 def text(path: Path) -> str:
-    """Return the text of a small file; an empty string if it does not exist, or its device is gone."""
+    """Return the text of a small file; an empty string if it does not exist, or its device is gone.
+
+    Firmware writes some of these texts, in any encoding.
+
+    Raises:
+        OSError: the file cannot be read. Callers must not take this for a device that does not exist.
+    """
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
         if error.errno in _GONE:
             return ""

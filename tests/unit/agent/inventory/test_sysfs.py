@@ -1,3 +1,4 @@
+import errno
 import shutil
 from pathlib import Path, PosixPath
 
@@ -5,6 +6,7 @@ import pytest
 
 from berth_agent.inventory import sysfs
 from berth_api.device import Topology
+from tests.amd_trees import refused
 from tests.sysfs_tree import SysfsTree
 
 ADDRESS = "0000:3d:00.0"
@@ -94,3 +96,45 @@ def test_a_folder_that_vanishes_while_it_is_read_is_empty(tmp_path: Path) -> Non
     (folder / ADDRESS).mkdir(parents=True)
     assert [entry.name for entry in sysfs.entries(folder)] == [ADDRESS]
     assert sysfs.entries(Vanishing(folder)) == []
+
+
+@pytest.mark.parametrize(
+    ("numa", "package", "expected"),
+    [
+        pytest.param("1023", "1023", (1023, 1023), id="the highest"),
+        pytest.param("1024", "6228", (-1, -1), id="a number that a Device cannot have"),
+        pytest.param("-7", "9" * 5000, (-1, -1), id="negative, and very long"),
+        pytest.param("none", "٣", (-1, -1), id="no number"),
+    ],
+)
+def test_a_place_that_a_device_cannot_have_is_unknown(
+    tmp_path: Path, numa: str, package: str, expected: tuple[int, int]
+) -> None:
+    tree = SysfsTree(tmp_path)
+    (tree.device(ADDRESS, numa=numa) / "local_cpulist").write_text("5-7\n")
+    socket = tmp_path / "devices/system/cpu/cpu5/topology/physical_package_id"
+    socket.parent.mkdir(parents=True)
+    socket.write_text(f"{package}\n")
+    place = sysfs.place(tmp_path, ADDRESS)
+    assert (place.node_id, place.socket_id) == expected
+
+
+def test_texts_of_firmware_are_read_in_any_encoding(tmp_path: Path) -> None:
+    product = tmp_path / "class/dmi/id/product_name"
+    product.parent.mkdir(parents=True)
+    product.write_bytes(b"Caf\xe9 9000\n")
+    assert sysfs.machine(tmp_path) == "Caf\ufffd 9000"
+
+
+def test_a_broken_file_leaves_a_detail_unknown_and_never_hides_a_card(tmp_path: Path) -> None:
+    device = SysfsTree(tmp_path).device(ADDRESS, vendor="0x10de", device="0x2330", **{"class": "0x030200"})
+    product = tmp_path / "class/dmi/id/product_name"
+    product.parent.mkdir(parents=True)
+    product.touch()
+    numa = device / "numa_node"
+    with refused(product, errno.ELOOP), refused(numa, errno.EIO), refused(device / "class", errno.EIO):
+        assert sysfs.machine(tmp_path) == ""
+        assert sysfs.place(tmp_path, ADDRESS).node_id == -1
+        assert sysfs.pci_class(tmp_path, ADDRESS) == ""
+        with pytest.raises(OSError, match="Input/output error"):
+            sysfs.has_gpus(tmp_path, "0x10de")

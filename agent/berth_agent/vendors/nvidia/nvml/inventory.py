@@ -16,6 +16,7 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.health.catalogue import EVENTS_FAILED
 from berth_agent.health.faults import Fault, FaultEvent, with_more
 from berth_agent.inventory import sysfs
+from berth_agent.inventory.plugins import MAX_MESSAGE, checked
 from berth_agent.readings import CardSample, Reading
 from berth_agent.vendor import FaultListener, RefusedError
 from berth_agent.vendors.nvidia import catalogue, rules
@@ -27,6 +28,7 @@ from berth_agent.vendors.nvidia.nvml.reader import Reader
 from berth_agent.vendors.nvidia.nvml.session import Session
 from berth_api import names
 from berth_api.device import DeviceSpec
+from berth_api.plugins import in_one_line
 
 VENDOR: Final = "0x10de"
 """NVIDIA among the vendors of PCI devices."""
@@ -78,19 +80,30 @@ class NvmlInventory:
         self._reading = asyncio.Lock()
 
     async def read(self) -> Mapping[str, Reading]:
-        """Read all cards; a driver that is missing or does not answer becomes a condition."""
+        """Read all cards; a driver that is missing or does not answer becomes a condition, as any other failure."""
         try:
             async with self._reading, asyncio.timeout(self._timeout):
                 self._last = await self._session.run(self._read_cards)
                 self._rebound = frozenset()
         except NvmlError as error:
-            if sysfs.has_gpus(self._sysfs, VENDOR) is False:
-                self._last = WITHOUT_CARDS
-            else:
-                self._last = without_driver(reason=error.reason, message=str(error))
+            self._last = self._without_driver(error)
         except TimeoutError:
-            self._last = timed_out(self._last, seconds=self._timeout)
+            self._last = failed(
+                self._last, reason="ReadTimedOut", problem=f"the driver did not answer within {self._timeout:g} s"
+            )
+        except Exception as error:  # noqa: BLE001 - sysfs may fail in any way, and drivers report values of any form
+            self._last = failed(self._last, reason="ReadFailed", problem=in_one_line(error))
         return {self._node: self._last}
+
+    def _without_driver(self, error: NvmlError) -> Reading:
+        """Return the reading of a node whose driver does not answer; it needs none if it has no card."""
+        try:
+            if sysfs.has_gpus(self._sysfs, VENDOR) is False:
+                return WITHOUT_CARDS
+        except OSError as unread:
+            # Whether the node has cards is not known. Its driver may be missing, so the last reading stands no longer.
+            return without_driver(reason=error.reason, message=f"{error}; the PCI bus: {in_one_line(unread)}")
+        return without_driver(reason=error.reason, message=str(error))
 
     @contextlib.asynccontextmanager
     async def released(self) -> AsyncIterator[None]:
@@ -148,6 +161,7 @@ class NvmlInventory:
         self._rebound |= bound - (bound if self._bound is None else self._bound)
         self._bound = bound
         reading = self._reader.read()
+        checked(names.GPU, reading.spec.devices)
         self._events.follow(self._reader.handles if self._checks.events else {})
         self._sampled = self._reader.handles
         reset = {card.id for card in reading.spec.devices if card.topology and card.topology.bus_id in self._rebound}
@@ -199,12 +213,12 @@ def without_driver(*, reason: str, message: str) -> Reading:
     return Reading(spec=spec, findings=findings, processes=None, facts=Facts())
 
 
-def timed_out(last: Reading, *, seconds: float) -> Reading:
+def failed(last: Reading, *, reason: str, problem: str) -> Reading:
     """Return the last reading as one that could not be renewed."""
     finding = Finding(
         type=names.INVENTORY_READ,
         ok=False,
-        reason="ReadTimedOut",
-        message=f"the driver did not answer within {seconds:g} s; the devices are those of the last reading",
+        reason=reason,
+        message=f"{problem[:MAX_MESSAGE]}; the devices are those of the last reading",
     )
     return replace(last, findings=(last.findings[0], finding), reset=frozenset())

@@ -280,8 +280,8 @@ def bus_id(handle: Handle) -> str:
 
 
 def ancestor(left: Handle, right: Handle) -> Ancestor:
-    """Return where the PCIe paths of two cards meet."""
-    return ANCESTORS[int(call(pynvml.nvmlDeviceGetTopologyCommonAncestor, left, right))]
+    """Return where the PCIe paths of two cards meet; the farthest place for a level that only newer drivers know."""
+    return ANCESTORS.get(int(call(pynvml.nvmlDeviceGetTopologyCommonAncestor, left, right)), "System")
 
 
 def peer_to_peer(left: Handle, right: Handle) -> bool:

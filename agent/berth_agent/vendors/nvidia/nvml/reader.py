@@ -13,6 +13,7 @@ from berth_agent.conditions import Finding
 from berth_agent.health.checks import Checks
 from berth_agent.health.faults import Fault, mark, with_more
 from berth_agent.inventory import sysfs
+from berth_agent.inventory.plugins import checked
 from berth_agent.readings import Process, Reading
 from berth_agent.vendors.nvidia import capabilities, rules
 from berth_agent.vendors.nvidia.capabilities import Capabilities
@@ -23,8 +24,10 @@ from berth_agent.vendors.nvidia.nvml.links import LinkEnd, links, wires
 from berth_agent.vendors.nvidia.rules import Measured
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
+from berth_api.plugins import in_one_line
 from berth_api.resources import quantity
 
+READ_FAILED: Final = "ReadFailed"
 MAX_READS: Final = 3
 """Reads of all cards while their number changes; the reading after the last one is soon."""
 
@@ -73,6 +76,9 @@ class Reader:
                     if error.lost_session:
                         raise
                     failed[index] = error
+                except (OSError, ValueError) as error:
+                    # A file of sysfs, or a value that a Device cannot have. The other cards are listed all the same.
+                    failed[index] = NvmlError(in_one_line(error), reason=READ_FAILED)
             if library.cards() == count:
                 break
         ends = [reading.node for reading in sound.values()]
@@ -143,7 +149,7 @@ class Reader:
             topology=sysfs.place(self._sysfs, bus_id),
         )
         update = _capabilities(handle, card.model).fields() | ({"mig": state} if state else {})
-        return card.model_copy(update=update) if update else card
+        return checked(names.GPU, [card.model_copy(update=update)])[0]
 
 
 _Division = tuple[Mig | None, Mapping[str, Mapping[str, int]]]

@@ -1,25 +1,31 @@
 """The agent's report for a machine matches `nvidia-smi -q`."""
 
 import asyncio
+import errno
 import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
+from berth_agent.inventory.plugins import checked
 from berth_agent.readings import Reading
 from berth_agent.vendor import MisconfiguredError
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaHandOver
 from berth_agent.vendors.nvidia.nvml.inventory import NvmlInventory
 from berth_api import names
-from berth_api.device import DeviceInfo, Mig, MigInstance, Topology
+from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, Topology
 from berth_api.resources import quantity
+from tests.amd_trees import refused
 from tests.nvml import build
-from tests.nvml.fixture import GPU_IS_LOST, MIB, NOT_SUPPORTED, Gpu, MigDevice, a100, h100, t4
+from tests.nvml.fixture import GPU_IS_LOST, MIB, NOT_SUPPORTED, Gpu, MigDevice, NvmlFixture, a100, h100, t4
 from tests.nvml.probe import Machine, Start
 
 VGPU = 2
@@ -299,3 +305,117 @@ async def test_a_card_that_is_removed_during_a_reading_is_not_taken_for_another(
 
     cards = (await reading).spec.devices
     assert [(card.id, card.health) for card in cards] == [(a100(1).uuid, True), (t4(2).uuid, True)]
+
+
+# --- values that a Device cannot have -------------------------------------------------------------------------------
+
+NO_TEXT = "A\udcff"
+"""A byte that is not UTF-8."""
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param({"name": NO_TEXT}, id="a name that is no text"),
+        pytest.param({"uuid": "GPU,1"}, id="a UUID that no annotation can have"),
+        pytest.param({"minor": 65536}, id="a minor that is too high"),
+        pytest.param({"module": 65536}, id="a module that is too high"),
+        pytest.param({"cores": 64 * 65536}, id="too many multiprocessors"),
+        pytest.param(
+            {"mig_mode": True, "migs": [MigDevice(uuid="MIG-1", profile="1g.10gb", gpu_instance=256)]},
+            id="an instance with a number that is too high",
+        ),
+    ],
+)
+async def test_a_value_that_a_device_cannot_have_makes_only_its_card_unread(
+    machine: Machine, agent: Start, odd: dict[str, Any]
+) -> None:
+    reading = await agent(machine(a100(0), replace(a100(1), **odd))).read()
+    assert [card.id for card in reading.spec.devices] == [a100(0).uuid]
+    condition = finding(reading, names.INVENTORY_READ)
+    assert (condition.ok, condition.reason) == (False, "CardsUnread")
+    assert "card 1: " in condition.message
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        pytest.param(lambda fixture: setattr(fixture, "driver", NO_TEXT), "can't decode byte", id="a driver's version"),
+        pytest.param(
+            lambda fixture: setattr(fixture.gpus[1], "minor", 0), "minor 0 stands 2 times", id="two cards of one minor"
+        ),
+    ],
+)
+async def test_a_reading_that_fails_keeps_the_cards_of_the_last_one(
+    machine: Machine, agent: Start, change: Callable[[NvmlFixture], None], problem: str
+) -> None:
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+    before = await probe.read()
+    change(fixture)
+    fixture.write()
+    reading = await probe.read()
+    assert reading.spec == before.spec
+    condition = finding(reading, names.INVENTORY_READ)
+    assert (condition.ok, condition.reason) == (False, "ReadFailed")
+    assert problem in condition.message
+
+
+async def test_a_bus_that_cannot_be_read_is_a_condition(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0), loaded=False)
+    with refused(fixture.sysfs / "bus/pci/devices" / fixture.gpus[0].address / "vendor", errno.EIO):
+        reading = await agent(fixture).read()
+    condition = finding(reading, names.DRIVER_LOADED)
+    assert (condition.ok, condition.reason) == (False, "DriverNotLoaded")
+    assert "Input/output error" in condition.message
+
+
+_TEXTS = st.one_of(
+    st.sampled_from((NO_TEXT, "", "GPU-" + "0" * 90, "0000:3B:00.0", "00000000:3B:00.0", ",", "GPU-1::0", "MIG-1")),
+    st.text(st.characters(exclude_characters="\0\n\r"), max_size=30),
+)
+_NUMBERS = st.sampled_from((0, 1, 255, 256, 1023, 1024, 65535, 65536, 2**31 - 1, 2**32 - 1))
+_HOSTILE = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("uuid", "name"), _TEXTS),
+        "bus_id": st.sampled_from(
+            ("00000000:14:00.0", "FFFFFFFF:14:00.0", "0000zzzz:14:00.0", "no address", NO_TEXT * 4)
+        ),
+        **dict.fromkeys(("minor", "module", "cores", "bus_width", "max_memory_clock", "numa"), _NUMBERS),
+        "memory": st.sampled_from((0, 1, 2**63, 2**64 - 1)),
+        "migs": st.lists(
+            st.builds(
+                MigDevice,
+                uuid=st.sampled_from(("MIG-1", "MIG-2", ",", NO_TEXT)),
+                profile=st.sampled_from(("1g.10gb", "x" * 80, NO_TEXT)),
+                gpu_instance=_NUMBERS,
+                compute_instance=_NUMBERS,
+                memory_mib=_NUMBERS,
+            ),
+            max_size=3,
+        ),
+        "topology": st.just({a100(0).uuid: 7}),
+    },
+)
+
+
+def test_what_is_read_can_be_published_whatever_a_card_reports(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+
+    @settings(max_examples=15, derandomize=True, database=None, deadline=None)
+    @given(_HOSTILE, st.one_of(st.just(fixture.driver), _TEXTS))
+    def read(odd: dict[str, Any], driver: str) -> None:
+        fixture.gpus = [a100(0), replace(a100(1), **odd, mig_mode="migs" in odd)]
+        fixture.driver = driver
+        fixture.write()
+        reading = asyncio.run(probe.read())
+        DeviceSpec.model_validate_json(reading.spec.model_dump_json(by_alias=True))
+        checked(names.GPU, reading.spec.devices)
+        conditions = [finding.condition() for finding in reading.findings]
+        wrong = [condition for condition in conditions if condition.status == "False"]
+        assert not wrong or any(condition.message for condition in wrong)
+        assert all(card.health or card.conditions for card in reading.spec.devices)
+
+    read()
