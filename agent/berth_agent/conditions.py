@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from berth_api.device import Condition, DeviceInfo
+from berth_api.device import MAX_MESSAGE, Condition, DeviceInfo
 from berth_client import times
 
 HEALTHY: Final = "Healthy"
@@ -24,12 +24,16 @@ class Finding:
     message: str = ""
 
     def condition(self) -> Condition:
-        """Return it as a condition that holds since now."""
+        """Return it as a condition that holds since now.
+
+        A message may contain texts of any length and form, such as an answer of the API server or a file's name. It is
+        cut to what a condition may have, and characters that cannot be encoded are replaced.
+        """
         return Condition(
             type=self.type,
             status="True" if self.ok else "False",
             reason=self.reason,
-            message=self.message,
+            message=self.message[:MAX_MESSAGE].encode(errors="replace").decode(),
             last_transition_time=times.time(times.now()),
         )
 

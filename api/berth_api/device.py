@@ -57,6 +57,8 @@ MAX_REPLICAS = 100
 MAX_HELD = 256
 MAX_TOPOLOGY_NUMBER = 1023
 """The highest number of a socket or NUMA node."""
+MAX_MESSAGE = 4096
+"""Characters of a condition's message."""
 
 
 class Model(BaseModel):
@@ -85,7 +87,7 @@ class Condition(Model):
     """Whether the condition holds."""
     reason: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
     """The cause in one word, for programs."""
-    message: Annotated[str, Field(max_length=4096)] = ""
+    message: Annotated[str, Field(max_length=MAX_MESSAGE)] = ""
     """The cause in a sentence, for people."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     """When the status last changed."""

@@ -33,6 +33,8 @@ from berth_api.request import VENDORS, gpu_vendors, is_counted_on_node
 GROUP: Final = "berth.gpu_vendors"
 BUILT_IN: Final[Sequence[Vendor]] = (Nvidia(), Amd())
 """The vendors of this distribution. An earlier one comes first where several drive their cards."""
+MAX_NAME: Final = 32
+"""Characters of a vendor's name, as of a type of devices: the type of a condition contains it, and has 63 at most."""
 
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
@@ -71,8 +73,9 @@ def load(entries: Sequence[EntryPoint]) -> tuple[Vendor, ...]:
         if missing := [method for method in needed if not callable(getattr(vendor, method, None))]:
             raise plugin.error(f"it has no {', '.join(missing)}; needed are name, {', '.join(needed)}")
         name = getattr(vendor, "name", None)
-        if not isinstance(name, str) or not name or label_value(name) != name:
-            raise plugin.error(f"its name is {name!r}; allowed are values of labels, such as example")
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or label_value(name) != name:
+            allowed = f"allowed are values of labels of up to {MAX_NAME} characters, such as example"
+            raise plugin.error(f"its name is {name!r}; {allowed}")
         if any(name == other.name for other in vendors):
             raise plugin.error(f"vendor {name} exists already; use another name")
         vendors.append(vendor)

@@ -78,6 +78,12 @@ class Nameless(Example):
     name = "not a label"
 
 
+class Longwinded(Example):
+    """The type of a condition contains the name, and has 63 characters at most."""
+
+    name = "a" * 33
+
+
 class Unwilling(Example):
     def __init__(self) -> None:
         raise RuntimeError("no")
@@ -223,7 +229,8 @@ def test_a_vendor_that_fails_does_not_keep_the_agent_from_starting(tmp_path: Pat
     ("name", "problem"),
     [
         ("Namesake", "vendor nvidia exists already; use another name"),
-        ("Nameless", "its name is 'not a label'; allowed are values of labels, such as example"),
+        ("Nameless", "its name is 'not a label'; allowed are values of labels of up to 32 characters, such as example"),
+        ("Longwinded", f"its name is '{'a' * 33}'; allowed are values of labels of up to 32 characters"),
         ("Unwilling", "cannot be made: RuntimeError: no"),
         ("Found", "cannot be made: TypeError"),
     ],
