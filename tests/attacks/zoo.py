@@ -123,6 +123,10 @@ PODS: Final[Mapping[str, HostilePod]] = {
     "a large field that scheduling does not read": HostilePod(
         fields=lambda number: {"hostAliases": [{"ip": "127.0.0.1", "hostnames": [_text(number)]}]}
     ),
+    "slashes where a LimitRange names resources": HostilePod(
+        fields=lambda _: {"annotations": {"kubernetes.io/limit-ranger": 200_000 * "/", names.MODEL_GLOBS: ","}},
+        refused="names no model",
+    ),
     "large labels": HostilePod(fields=lambda number: _labels(number, 10_000), refused="metadata.labels: 10000 labels"),
     "labels at the limit": HostilePod(fields=lambda number: _labels(number, 100)),
     "a large image": HostilePod(

@@ -269,6 +269,10 @@ def test_what_a_limit_range_added_is_said() -> None:
     error = pods.pending(pod("a", {GPU: "50", "nvidia.com/gpu": "2"}, annotations=ranger)).error
     assert error.endswith(" (a LimitRange of the namespace added nvidia.com/gpu)")
     assert "LimitRange" not in pods.pending(pod("a", {GPU: "150"}, annotations=ranger)).error
+    two = {
+        "kubernetes.io/limit-ranger": "LimitRanger plugin set: cpu, nvidia.com/gpu request for container a; x limit for"
+    }
+    assert pods.pending(pod("a", {GPU: "50", "nvidia.com/gpu": "2"}, annotations=two)).error == error
 
 
 def test_what_asks_for_limits_is_named() -> None:

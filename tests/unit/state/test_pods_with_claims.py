@@ -1,6 +1,7 @@
 """Pods with ResourceClaims: which of them are placed, what they get, and what keeps the others waiting."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.dra.slices import PoolID
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.pending_pods import CLAIMS_SECONDS
 from berth_operator.state.watches import claims
@@ -210,6 +212,22 @@ def test_a_claim_of_a_template_must_be_the_pods() -> None:
     world.cluster.put_pending({**pod("p", resourceClaims=TEMPLATE), "status": status_of("x")})
     outcome = decide(world.cluster.fleet, world.cluster.pending["uid-p"], Policy())
     assert reason(outcome) == "ResourceClaim ns/x was not created for Pod ns/p (Pod is not owner)"
+
+
+def test_requests_for_the_largest_number_of_devices_end_nothing() -> None:
+    world = World()
+    world.put_claim(*[{"name": f"r{number}", "exactly": exactly(2**63 - 1)} for number in range(3)])
+    low = pod("low", {"cpu": "1"}, on="node", priority=0)
+    world.pods.apply("ADDED", low)
+    waiting = world.pending("p", priority=10)
+    outcome = decide(world.cluster.fleet, waiting, Policy())
+    assert isinstance(outcome, Failure)
+    world.cluster.queue.park(waiting, replace(outcome, wakes_on=outcome.wakes_on | Change.EVICTABLE))
+    # Each asks whether the pod may fit now.
+    world.cluster.node_cache.put_node(node("node", labels={"x": "y"}))
+    world.to.put_slice(resource_slice(*map(gpu, range(2)), listed("n"), node="node"))
+    world.pods.apply("DELETED", low)
+    assert isinstance(decide(world.cluster.fleet, waiting, Policy()), Failure)
 
 
 KUBE_SCHEDULERS_WORDS = {

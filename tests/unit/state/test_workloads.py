@@ -203,7 +203,12 @@ CLASSES = {
 
 @pytest.mark.parametrize(
     ("spec", "priority", "preempts"),
-    [({}, 5, True), ({"priorityClassName": "high"}, 1000, False), ({"priority": 3}, 3, True)],
+    [
+        ({}, 5, True),
+        ({"priorityClassName": "high"}, 1000, False),
+        ({"priority": 3}, 3, True),
+        ({"priority": 6}, 5, True),
+    ],
 )
 def test_the_priority_of_pods_is_that_of_their_class(spec: Raw, priority: int, preempts: bool) -> None:
     # The Workload's may be of a WorkloadPriorityClass, which pods do not have.

@@ -30,9 +30,10 @@ FALSE: Final = frozenset({"0", "f", "F", "false", "False", "FALSE"})
 _KEY: Final = r"[A-Za-z0-9][\w./-]{0,316}"
 _VALUE: Final = r"[A-Za-z0-9]?[\w.-]{0,62}"
 _LABEL: Final = re.compile(
-    rf"\s*(?:(?P<key>{_KEY})\s*(?P<operator>==?|!=)\s*(?P<value>{_VALUE})"
-    rf"|(?P<member>{_KEY})\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\)"
-    rf"|(?P<absent>!?)\s*(?P<present>{_KEY}))\s*(?:,|$)"
+    # Spaces are matched at once or not at all (`*+`), so that a selector takes linear time.
+    rf"\s*+(?:(?P<key>{_KEY})\s*+(?P<operator>==?|!=)\s*+(?P<value>{_VALUE})"
+    rf"|(?P<member>{_KEY})\s++(?P<set>in|notin)\s*+\((?P<values>[^()]*+)\)"
+    rf"|(?P<absent>!?)\s*+(?P<present>{_KEY}))\s*+(?:,|$)"
 )
 _FIELD: Final = re.compile(r"(?P<field>[\w.]+)(?P<operator>==?|!=)(?P<value>.*)")
 

@@ -31,6 +31,10 @@ class DeviceToleration(NamedTuple):
         return self.operator == EXISTS or (self.operator in ("", EQUAL) and self.value == taint.value)
 
 
+MAX_COUNT: Final = 2**31 - 1
+"""Devices of one request at most; the API server accepts up to 2**63 - 1. Sums for a pod stay below 2**63."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A request for devices of one class, or a subrequest. The first possible subrequest is taken."""
@@ -160,7 +164,7 @@ def _request(item: Field, name: str, *, parent: str = "") -> Request:
         parent=parent,
         device_class=item.at("deviceClassName").text(),
         mode=item.at("allocationMode").text(EXACT),
-        count=item.at("count").integer(1),
+        count=min(item.at("count").integer(1), MAX_COUNT),
         admin=None if admin.value is None else admin.boolean(),
         selectors=tuple(_selectors(item)),
         tolerations=tuple(

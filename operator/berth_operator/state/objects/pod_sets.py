@@ -84,13 +84,17 @@ class Templates:
             raise UnknownFlavorError(name) from None
 
     def priority(self, spec: Object) -> Object:
-        """Return the fields that the admission plugin Priority sets in a pod."""
+        """Return the fields that the admission plugin Priority sets in a pod.
+
+        The plugin refuses a pod with another priority than its class has. But it does not check templates, so a higher
+        one must not count there. A pod that is older than the default class may have a lower one.
+        """
         classes = self.priority_classes.values()
         default: Object = next((priority for priority in classes if priority.get("globalDefault")), {})
         named = self.priority_classes.get(spec.get("priorityClassName") or "", default)
         policy = spec.get("preemptionPolicy") or named.get("preemptionPolicy")
-        given = spec.get("priority")
-        return {"priority": named.get("value", 0) if given is None else given, "preemptionPolicy": policy}
+        value, given = named.get("value", 0), spec.get("priority")
+        return {"priority": value if given is None else min(given, value), "preemptionPolicy": policy}
 
 
 def read(workload: Field, templates: Templates) -> tuple[PodSet, ...]:

@@ -1,6 +1,6 @@
 """Pods, parsed from the API: pending pods, and the charges of bound ones."""
 
-import re
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -67,7 +67,8 @@ _CONDITIONS: Final = frozenset({"PodScheduled", "PodResizePending"})
 _KEPT: Final = ("name", "resources", "allocatedResources")
 """Fields of a container's status that are read during a resize."""
 _LIMIT_RANGER: Final = "kubernetes.io/limit-ranger"
-_ADDED: Final = re.compile(r"(\S+/\S+) (?:request|limit) for")
+_MAX_RANGER: Final = 4096
+"""Characters of this annotation that are read. Any user may write it, and 100 names of resources fit."""
 TEMPLATES: Final = 2**24
 """Bytes of each cache of parsed specs: the replicas of an application have equal ones."""
 _ANNOTATIONS: Final = {
@@ -150,8 +151,10 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         # Without its gang, so that the error is reported on this pod; the gang waits for a member.
         pod_request, weight, gang = PodRequest(), 0, None
         # Which of the resources a LimitRange added, by the annotation of its admission plug-in.
-        written = (metadata.get("annotations") or {}).get(_LIMIT_RANGER, "")
-        added = [name for name in dict.fromkeys(_ADDED.findall(written)) if name in str(wrong)]
+        written = (metadata.get("annotations") or {}).get(_LIMIT_RANGER, "")[:_MAX_RANGER].split()
+        following = itertools.pairwise(written)
+        set_by_it = dict.fromkeys(name for name, what in following if "/" in name and what in ("request", "limit"))
+        added = [name for name in set_by_it if name in str(wrong)]
         note = f" (a LimitRange of the namespace added {' and '.join(added)})" if added else ""
         error = messages.cut(f"{wrong}{note}")
     return PendingPod(
