@@ -19,6 +19,7 @@ from berth_operator.binding.prebind.claims import TIMEOUT, ClaimBinder
 from berth_operator.binding.upkeep import doubled_claims
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.dra import requests, slices, status
+from berth_operator.core.dra.amounts import ExactQuantity
 from berth_operator.core.dra.requests import Config, DeviceClass
 from berth_operator.core.dra.results import Allocation, Result
 from berth_operator.core.dra.slices import PoolID
@@ -37,6 +38,8 @@ Raw = dict[str, Any]
 
 CLASS = DeviceClass(name=NVIDIA_DRIVER)
 WRITERS = ("kube-scheduler", "ancient-changes")
+SHARES = ("11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222")
+MEMORY = {"memory": ExactQuantity.parse("60Gi")}
 BY_OTHERS = [{"manager": WRITERS[0], "fieldsV1": {"f:status": {"f:allocation": {}}}}]
 
 
@@ -77,9 +80,10 @@ class World:
         name: str = "p",
         card: int = 0,
         device_class: DeviceClass = CLASS,
+        share: str = "",
     ) -> Placement:
         pending = self.cluster.pending[f"uid-{name}"]
-        allocations = tuple(allocation(self.server.claims[each], card, device_class) for each in allocated)
+        allocations = tuple(allocation(self.server.claims[each], card, device_class, share) for each in allocated)
         claims = PodClaims(allocations=allocations, reserved=tuple(f"ns/{each}" for each in reserved))
         return Placement(pod=pending, node="node", claims=claims)
 
@@ -109,14 +113,14 @@ async def world() -> World:
     return own
 
 
-def allocation(raw: Raw, card: int, device_class: DeviceClass) -> Allocation:
-    """Return the allocation of a GPU for a claim."""
+def allocation(raw: Raw, card: int, device_class: DeviceClass, share: str = "") -> Allocation:
+    """Return the allocation of a GPU for a claim, or of a share of 60 GiB with this ID."""
     spec = requests.read_claim(raw)
     [device] = slices.read(resource_slice(gpu(card))).devices
     [request] = spec.requests[0].choices
     return Allocation(
         claim=spec,
-        results=(Result(request=request, device=device),),
+        results=(Result(request=request, device=device, consumed=MEMORY if share else None, share_id=share),),
         chosen=((request, device_class),),
         node="node",
     )
@@ -192,6 +196,49 @@ async def test_a_write_whose_answer_was_lost_is_not_made_twice(world: World) -> 
     await world.bind(world.placement("c"))
     assert world.server.writes == ["c", "c/status"]
     assert world.binder.unanswered
+
+
+@pytest.mark.parametrize(
+    ("stored", "node_name", "why"),
+    [
+        ({"device": "gpu-1"}, "node", "with other devices"),
+        ({"pool": "node2"}, "node2", "on another node"),
+        ({}, "node2", "on another node"),  # as with a device that several nodes can reach
+        ({"request": "gpu/small"}, "node", "with other devices"),
+        ({"shareID": SHARES[1], "consumedCapacity": {"memory": "60Gi"}}, "node", "with other devices"),
+        ({"shareID": SHARES[0], "consumedCapacity": {"memory": "40Gi"}}, "node", "with other devices"),
+    ],
+)
+async def test_what_an_earlier_attempt_has_stored_is_released_if_this_one_decided_otherwise(
+    world: World, stored: Raw, node_name: str, why: str
+) -> None:
+    placement = world.placement("c", share=SHARES[0] if "shareID" in stored else "")
+    # Its answer and its release were lost, and the watch shows nothing of it yet.
+    world.server.lag = 5.0
+    written = of_others(0, "p")["allocation"]
+    terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node_name]}]}]
+    allocation_ = {
+        "devices": {"results": [written["devices"]["results"][0] | stored]},
+        "nodeSelector": {"nodeSelectorTerms": terms},
+    }
+    world.server.change("c", status={"allocation": allocation_, "reservedFor": [reference("p")]})
+    with pytest.raises(ResourceClaimError, match=why):
+        await world.bind(placement)
+    assert world.status() == {}
+    await asyncio.sleep(10.0)
+    await world.bind(placement)
+    assert (world.device(), world.consumers()) == ("gpu-0", ["p"])
+
+
+async def test_a_share_whose_answer_was_lost_is_not_written_twice_however_its_amount_is_spelled(world: World) -> None:
+    placement = world.placement("c", share=SHARES[0])
+    consumed = {"memory": str(60 * 2**30)}
+    world.server.lag = 1.0
+    entry = {**result(0), "shareID": SHARES[0], "consumedCapacity": consumed}
+    status_ = {"allocation": {"devices": {"results": [entry]}}, "reservedFor": [reference("p")]}
+    world.server.change("c", status=status_)
+    await world.bind(placement)
+    assert "c/status" not in world.server.writes
 
 
 async def test_a_write_that_is_given_up_without_an_answer_may_still_be_executed(world: World) -> None:

@@ -5,7 +5,7 @@ configurations. Each object keeps the resourceVersion that was read, so that no 
 object with free JSON is written in its stored form, in protobuf (`stored_claims`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from berth_api import names
@@ -13,7 +13,7 @@ from berth_api.values import keys
 from berth_operator.binding.prebind.changes import PreBindError
 from berth_operator.core.dra import requests, status
 from berth_operator.core.dra.extended import spec
-from berth_operator.core.dra.fields import FieldError
+from berth_operator.core.dra.fields import Field, FieldError
 from berth_operator.core.dra.requests import ResourceClaim
 from berth_operator.core.dra.results import Allocation
 from berth_operator.core.dra.status import ClaimState
@@ -126,6 +126,35 @@ def check_unallocated(current: Object, allocation: Allocation) -> None:
         raise ResourceClaimError(f"claim {key} got allocated elsewhere in the meantime")
     if not _is_same(current, allocation.claim):
         raise ResourceClaimError(f"claim {key} got replaced in the meantime")
+
+
+def check_same(current: Object, written: Object, node: str) -> None:
+    """Check that a claim which a pod has reserved already holds what is to be written (as `Allocation.written`).
+
+    A write whose answer was lost may be of an earlier decision, for other devices or another node.
+
+    Raises:
+        ResourceClaimError: it holds something else, or cannot be used on the node.
+    """
+    state = read(current)
+    check_usable(state, node)
+    try:
+        is_same = _taken(state.allocation) == _taken(written)
+    except FieldError as error:
+        raise ResourceClaimError(str(error)) from error
+    if not is_same:
+        raise ResourceClaimError(f"claim {state.key} got allocated by an earlier attempt, with other devices")
+
+
+def _taken(allocation: Mapping[str, Any]) -> list[tuple[tuple[str, ...], dict[str, int]]]:
+    """Return for each request its device and what it takes of the device's capacity; raise FieldError."""
+    return [
+        (
+            tuple(result.at(name).text() for name in ("request", "driver", "pool", "device", "shareID")),
+            {name: amount.quantity().amount for name, amount in result.at("consumedCapacity").entries()},
+        )
+        for result in Field(allocation, "status.allocation").at("devices").at("results").items()
+    ]
 
 
 def check_conditions(written: Object, allocation: Allocation) -> None:

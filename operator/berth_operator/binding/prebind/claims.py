@@ -204,16 +204,23 @@ class ClaimBinder:
         if current is None and (known := self._claims.claims.get(key)) is not None and known.raw is not None:
             current = dict(known.raw)
 
+        def is_done(current: Object) -> bool:
+            """Return whether the status was written already, because an answer was lost."""
+            if not claim_objects.is_reserved(current, pod):
+                return False
+            claim_objects.check_same(current, body, placement.node)
+            return True
+
         def protect(current: Object) -> Object | None:
             written[key] = 0
-            if claim_objects.is_reserved(current, pod):
+            if is_done(current):
                 return None
             claim_objects.check_unallocated(current, allocation)
             return claim_objects.protected(current, self._lease)
 
         def allocate(current: Object) -> Object | None:
-            if claim_objects.is_reserved(current, pod):
-                return None  # an answer was lost
+            if is_done(current):
+                return None
             claim_objects.check_unallocated(current, allocation)
             return claim_objects.allocated(current, body, pod, times.time(times.now()))
 
