@@ -28,7 +28,7 @@ from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.pod_claims import PodClaims
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.builders import node, pod
+from tests.builders import cards, charge, grant, inventory, node, pod
 from tests.component.claim_server import LAG, TOOK_PLACE, Server
 from tests.resource_claims import NVIDIA_DRIVER, gpu, resource_slice
 
@@ -40,11 +40,17 @@ CLASS = DeviceClass(name=NVIDIA_DRIVER)
 WRITERS = ("kube-scheduler", "ancient-changes")
 SHARES = ("11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222")
 MEMORY = {"memory": ExactQuantity.parse("60Gi")}
+SHAREABLE = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
 BY_OTHERS = [{"manager": WRITERS[0], "fieldsV1": {"f:status": {"f:allocation": {}}}}]
 
 
 def now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def share_of(amount: int) -> Raw:
+    """Return what a result has of a share of so many GiB."""
+    return {"shareID": SHARES[1], "consumedCapacity": {"memory": f"{amount}Gi"}}
 
 
 class World:
@@ -205,7 +211,7 @@ async def test_a_write_whose_answer_was_lost_is_not_made_twice(world: World) -> 
         ({"pool": "node2"}, "node2", "on another node"),
         ({}, "node2", "on another node"),  # as with a device that several nodes can reach
         ({"request": "gpu/small"}, "node", "with other devices"),
-        ({"shareID": SHARES[1], "consumedCapacity": {"memory": "60Gi"}}, "node", "with other devices"),
+        (share_of(60), "node", "with other devices"),
         ({"shareID": SHARES[0], "consumedCapacity": {"memory": "40Gi"}}, "node", "with other devices"),
     ],
 )
@@ -289,6 +295,75 @@ async def test_ours_is_given_up_if_another_claim_holds_the_device_when_it_is_see
     with pytest.raises(ResourceClaimError, match=r"device gpu\.nvidia\.com/node/gpu-0 got allocated to another claim"):
         await world.bind(world.placement("c"))
     assert (world.status(), world.device("d")) == ({}, "gpu-0")
+
+
+GPU_0 = r"gpu\.nvidia\.com/node/gpu-0"
+
+
+def exclusive(counter: str = "slice-0") -> Raw:
+    """Return what a device consumes that uses up a counter."""
+    return {"consumesCounters": [{"counterSet": "set", "counters": {counter: {"value": "1"}}}]}
+
+
+@pytest.mark.parametrize(
+    ("listed", "share", "stored", "why"),
+    [
+        pytest.param((SHAREABLE, {}), SHARES[0], share_of(20), "", id="shares that fit"),
+        pytest.param((SHAREABLE, {}), SHARES[0], share_of(21), f'"memory" of device {GPU_0} got', id="too many shares"),
+        pytest.param(
+            (SHAREABLE, {}), SHARES[0], {}, f"{GPU_0} got allocated to another", id="a share of a whole device"
+        ),
+        pytest.param(
+            (SHAREABLE, {}), "", share_of(1), f"{GPU_0} got allocated to another", id="a whole device in shares"
+        ),
+        pytest.param((exclusive(), exclusive()), "", {"device": "gpu-1"}, f"exclude device {GPU_0} got", id="counters"),
+        pytest.param((exclusive(), exclusive("slice-1")), "", {"device": "gpu-1"}, "", id="other counters"),
+        pytest.param(({}, exclusive()), "", {"device": "gpu-1"}, "", id="no counters"),
+    ],
+)
+async def test_ours_is_given_up_if_others_hold_too_much_of_the_device_when_it_is_seen(
+    world: World, listed: tuple[Raw, Raw], share: str, stored: Raw, why: str
+) -> None:
+    counters = {"name": "set", "counters": {name: {"value": "1"} for name in ("slice-0", "slice-1")}}
+    sets = resource_slice(name="sets", count=2)
+    sets["spec"]["sharedCounters"] = [counters]
+    del sets["spec"]["devices"]
+    world.watch.remove_slice(f"node-{NVIDIA_DRIVER}")
+    for each in (sets, resource_slice(*(gpu(minor, **fields) for minor, fields in enumerate(listed)), count=2)):
+        world.watch.put_slice(each)
+    await world.put_claims("d")
+    allocation_ = {"devices": {"results": [result(0) | stored]}}
+    status_ = {"allocation": allocation_, "reservedFor": [reference("other")]}
+    world.server.faults["c/status"] = [lambda: world.server.change("d", status=status_)]
+    placement = world.placement("c", share=share)
+    if why:
+        with pytest.raises(ResourceClaimError, match=why):
+            await world.bind(placement)
+    else:
+        await world.bind(placement)
+    assert (world.consumers(), world.consumers("d")) == ([] if why else ["p"], ["other"])
+
+
+@pytest.mark.parametrize(
+    ("holder", "minor", "is_refused"),
+    [("q", 0, True), ("p", 0, False), ("q", 1, False)],
+    ids=["another pod", "the pod itself", "another card"],
+)
+async def test_ours_is_given_up_if_another_pod_got_the_card_by_name(
+    world: World, holder: str, minor: int, is_refused: bool
+) -> None:
+    fleet = world.cluster.fleet
+    fleet.put_device("node", inventory(*cards(2)))
+    fleet.claims.supply.put_cards("node", cards(2))
+    # As if the watch shows the claim of an earlier decision only after it was decided.
+    world.server.faults["c/status"] = [lambda: fleet.charge(charge(holder, grant(minor, core=100)))]
+    placement = world.placement("c")
+    if is_refused:
+        with pytest.raises(ResourceClaimError, match=f"{GPU_0} is a card that pod ns/q got by name in the meantime"):
+            await world.bind(placement)
+        assert world.status() == {}
+    else:
+        await world.bind(placement)
 
 
 async def test_ours_is_given_up_if_the_watch_does_not_show_it(world: World) -> None:

@@ -2,9 +2,9 @@
 
 The decision has chosen the devices. For each unallocated claim, this module writes the finalizer, then the status with
 the allocation and the reservation for the pod. For each other claim, it writes the reservation. Before the Binding, it
-waits until the watch has shown these writes. By then, the watch has also shown every earlier write. If another claim
-now holds one of the devices, this module withdraws its own writes. If devices have binding conditions, it then waits
-until their drivers report that the devices can be used.
+waits until the watch has shown these writes. By then, the watch has also shown every earlier write. If a device is now
+overbooked, this module withdraws its own writes. If devices have binding conditions, it then waits until their drivers
+report that the devices can be used.
 
 Each write names the resourceVersion that was read, and has the leader's term as its field manager. The API server uses
 the term to refuse writes of a former leader (`manifests/components/claims/fence.yaml`). If a later step fails, the
@@ -33,6 +33,7 @@ from berth_operator.binding.prebind.reservations import ClaimReservations, Turn
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.dra.errors import NodeError
 from berth_operator.core.dra.results import Allocation
+from berth_operator.core.fleet.overbooking import overbooked
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 
@@ -271,9 +272,8 @@ class ClaimBinder:
             return False
         if placement.pod.uid not in claim.reserved_for:
             raise ResourceClaimError(f"claim {key} lost its reservation in the meantime")
-        for device in claim.held.devices:
-            if self._claims.holders(device) != {key}:
-                raise ResourceClaimError(f"device {device} got allocated to another claim in the meantime")
+        if excess := next(overbooked(self._cluster.fleet, placement.node, claim), ""):
+            raise ResourceClaimError(f"{excess} in the meantime")
         return True
 
     def _check(self, placement: Placement, leads: Leads) -> None:
