@@ -98,6 +98,39 @@ def reason(outcome: Placement | Failure) -> str:
     return text
 
 
+# --- extended resources ------------------------------------------------------------------------------------------
+
+
+def test_a_pod_whose_status_names_a_claim_of_an_earlier_attempt_fits_only_where_it_gets_another_claim() -> None:
+    world = World("by-class")
+    resource = "example.com/gpu"
+    world.to.put_class({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": resource}})
+    world.cluster.node_cache.put_node(node("plugin", allocatable={resource: "4"}))
+    mapping = {"containerName": "main", "resourceName": resource, "requestName": "container-0-request-0"}
+    left = {"extendedResourceClaimStatus": {"resourceClaimName": "gone", "requestMappings": [mapping]}}
+
+    def decision(name: str, status: Raw) -> Placement | Failure:
+        world.cluster.put_pending(pod(name, {resource: "1"}, status=status))
+        return decide(world.cluster.fleet, world.cluster.pending[f"uid-{name}"], Policy())
+
+    for number in range(2):
+        placed = decision(f"left{number}", left)
+        assert isinstance(placed, Placement)
+        assert (placed.node, placed.claims.by_class) == ("by-class", frozenset({resource}))
+        world.cluster.placements.assume(placed)
+    assert isinstance(fresh := decision("fresh", {}), Placement)
+    assert fresh.node == "plugin"
+    outcome = decision("left2", left)
+    assert isinstance(outcome, Failure)
+    assert "1 cannot allocate all claims" in outcome.message
+    assert "1 node(s) would get the pod without a ResourceClaim" in outcome.message
+    # The class is what gives the pod a claim.
+    world.to.remove_class("gpu")
+    outcome = decision("left2", left)
+    assert isinstance(outcome, Failure)
+    assert "2 node(s) would get the pod without a ResourceClaim" in outcome.message
+
+
 # --- which claims -----------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,9 @@ The same holds for the claim for extended resources that DeviceClasses provide o
 it creates no claim for extended resources. Then a node does not pass if only a DeviceClass could provide an extended
 resource of the pod. As in kube-scheduler's DynamicResources, a resource in the node's allocatable comes from a device
 plugin, whatever DeviceClasses exist.
+
+An earlier attempt to bind a pod may have left the name of its deleted claim in the pod's status. Only the next claim
+replaces the name, and until then kubelet starts no container. So such a pod fits only where it gets a claim.
 """
 
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ import numpy as np
 from berth_operator.core.dra.errors import INVALID_POOLS
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
-from berth_operator.core.fleet import claim_counts
+from berth_operator.core.fleet import claim_counts, extended_resources
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
@@ -41,11 +44,14 @@ TRAITS: Final = Traits(
 NOT_AVAILABLE: Final = "resourceclaim not available on the node"
 NOT_ALL: Final = "cannot allocate all claims"
 NOT_COUNTED: Final = "node(s) have devices that are not compared with the ResourceClaims yet"
+WITHOUT_CLAIM: Final = (
+    "node(s) would get the pod without a ResourceClaim, but its status names one of an earlier attempt to bind it"
+)
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows where the pod's claims can be used, and where it needs no other ones."""
-    if not (request.claims or fleet.device_classes):
+    if not (request.claims or request.names_claim or fleet.device_classes):
         return fleet.present  # most pods of most clusters
     mask = usable(fleet, request)
     if claim_counts.needs_devices(fleet, request):
@@ -58,7 +64,7 @@ def usable(fleet: Fleet, request: PodRequest) -> Mask:
     mask = _available(fleet, request)
     for _, needs_claim in _needing_claims(fleet, request):
         mask = mask & ~needs_claim
-    return mask
+    return mask & ~_without_claim(fleet, request) if request.names_claim else mask
 
 
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
@@ -71,12 +77,16 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
         mask = _available(fleet, request) & claim_counts.rows_with_possible_devices(fleet, request)
     for _, needs_claim in _needing_claims(fleet, request):
         mask = mask & ~needs_claim
-    return mask
+    return mask & ~_without_claim(fleet, request) if request.names_claim else mask
 
 
 def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
     """Yield for each row why claims cannot be used, or the first resource that only a DeviceClass provides."""
     left = rejected.copy()
+    if request.names_claim:
+        without_claim = _without_claim(fleet, request)
+        yield WITHOUT_CLAIM, left & without_claim
+        left &= ~without_claim
     if claim_counts.needs_devices(fleet, request):
         for reason, rows in _of_claims(fleet, request):
             yield reason, left & rows
@@ -88,6 +98,14 @@ def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
         )
         yield reason, left & needs_claim
         left &= ~needs_claim
+
+
+def _without_claim(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows where the pod gets no claim for extended resources; none if kube-scheduler makes the claim."""
+    mask = np.zeros_like(fleet.present) if not request.extended else fleet.present
+    for by_class in extended_resources.rows_by_class(fleet, request).values():
+        mask = mask & ~by_class
+    return mask
 
 
 def _available(fleet: Fleet, request: PodRequest) -> Mask:

@@ -117,6 +117,8 @@ class PodRequest:
     """Its ResourceClaims, in the order of the spec."""
     extended: tuple[ExtendedRequest, ...] = ()
     """What its containers request of extended resources, if nothing else decides which devices they get."""
+    names_claim: bool = False
+    """Whether the pod's status names a claim for its extended resources, because it was nearly bound before."""
     unsupported: tuple[str, ...] = ()
     """Fields that this version does not support. The pod stays pending, and its status names these fields."""
     limits: tuple[Limit, ...] = ()

@@ -35,6 +35,11 @@ def requested(containers: Sequence[Container], resources: Collection[str]) -> It
                 )
 
 
+def names_claim(pod: Object) -> bool:
+    """Return whether a waiting pod's status names a claim of an earlier attempt to bind it, which is deleted by now."""
+    return bool((pod.get("status") or {}).get("extendedResourceClaimStatus")) and not pod["spec"].get("nodeName")
+
+
 def without_claimed(pod: Object, spec: Object) -> tuple[Object, Object]:
     """Return the spec and the status of a bound pod without the resources that its claim provides.
 

@@ -223,6 +223,8 @@ def _request(pod: Object, kinds: Kinds) -> PodRequest:
     template = _template(pod, annotations, labels, affinity.controller(metadata), questions)
     pod_limits.check_template(template, pod, annotations)
     pod_request = _of_template(template, kinds)
+    if extended_claims.names_claim(pod):
+        pod_request = replace(pod_request, names_claim=True)
     if not (mounts.relevant(spec) or spec.get("resourceClaims")):
         return pod_request
     pod_limits.check_mounts(spec)
