@@ -10,7 +10,7 @@ from berth_operator.binding.evictions.preemptor import UNCONFIRMED
 from berth_operator.core.advice.gang_explanation import explain_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.promise import NO_PLACES_LEFT
-from berth_operator.core.values.controller_gangs import OWNED
+from berth_operator.core.values.controller_gangs import MAX_SIZE, OWNED
 from berth_operator.core.values.request import Membership
 from berth_operator.state.watches import gang_owners
 from tests.builders import NVIDIA, Raw, pod, whole
@@ -422,3 +422,15 @@ async def test_the_template_that_many_groups_share_is_parsed_once() -> None:
     group_set(world, replicas=1000)
     assert len(parsed) == 2 * of_one
     assert world.cluster.gangs.applies(Membership(group="ns/vllm-999", controller="LeaderWorkerSet group"))
+
+
+async def test_an_object_with_more_pods_than_any_cluster_confirms_nothing() -> None:
+    world = World(wall=wall)
+    world.cluster.put_pending(member(0, size=2, exclusive_topology="rack"))
+    confirmed = []
+    for size in (2, MAX_SIZE + 1, 2):
+        group_set(world, size=size)
+        unit = world.cluster.gangs.unit(membership())
+        assert unit is not None
+        confirmed += [pod.preempts for pod in unit.expected]
+    assert confirmed == [True, False, True]

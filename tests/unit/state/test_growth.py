@@ -12,8 +12,10 @@ from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.dra.answers import MAX_CHANGED, Answers
 from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.values.controller_gangs import OWNED
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.tenants import Tenants
+from berth_operator.state.watches import gang_owners
 from berth_operator.state.watches.claims import KEPT_SECONDS, ResourceClaims
 from berth_operator.state.watches.storage import Storage
 from tests.builders import GPU, NVIDIA, Raw, device, entry, every_pod, gpu_pod, held, lease, node, owner, pod, pod_group
@@ -161,3 +163,29 @@ def test_what_was_computed_about_nodes_is_bounded() -> None:
         refusals = answers.refusals("request", 1)
         assert f"n{number}" not in refusals.by_node
     assert sizes(answers).total() < 1.5 * MAX_CHANGED
+
+
+@pytest.mark.parametrize("kind", ["LeaderWorkerSet group", "JobSet"])
+def test_what_an_object_without_pods_costs_follows_its_length(kind: str) -> None:
+    worker = {"spec": {"containers": [{"name": "main", "resources": {"limits": {NVIDIA: "1"}}}]}}
+    specs: dict[str, Raw] = {
+        "LeaderWorkerSet group": {
+            "replicas": 10**9,
+            "startupPolicy": "LeaderReady",
+            "leaderWorkerTemplate": {"size": 8, "workerTemplate": worker},
+        },
+        "JobSet": {
+            "replicatedJobs": [{"name": f"j{n}", "template": {"spec": {"template": worker}}} for n in range(100)],
+            "startupPolicy": {"startupPolicyOrder": "InOrder"},
+        },
+    }
+    cluster = Cluster(grace=20.0)
+    dict(gang_owners.sources(cluster, {OWNED[kind].group}))
+    before = sum(sizes(cluster).values())
+    raw = {"metadata": {"namespace": "ns", "name": "x", "uid": "u"}, "spec": specs[kind]}
+    cluster.put_owner(kind, gang_owners.transform(OWNED[kind], raw))
+    made = sum(sizes(cluster).values()) - before
+    # The JobSet has 4,950 pairs of jobs, each twice.
+    assert made < (50 if kind != "JobSet" else 15_000)
+    cluster.remove_owner(kind, "ns/x")
+    assert sum(sizes(cluster).values()) - before < 10

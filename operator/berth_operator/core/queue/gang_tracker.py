@@ -21,6 +21,7 @@ or the pods show how many come first, these do not wait for others at all. The u
 is known what they request: all must get places.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -32,7 +33,7 @@ from berth_operator.core.queue import group_rules
 from berth_operator.core.queue.queue import pause
 from berth_operator.core.values import bound_with
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.controller_gangs import EQUAL
+from berth_operator.core.values.controller_gangs import EQUAL, replica_of
 from berth_operator.core.values.request import Membership, PendingPod
 
 SETTLE: Final = 2.0
@@ -92,6 +93,9 @@ class Group:
     """Whether all members are preempted if one is."""
     later: tuple[LaterMembers, ...] = ()
     """The pods that the controller creates once members run."""
+    is_replica: bool = False
+    """Whether it is one of the equal gangs of its object. The tracker reads it again when a member comes, so it is not
+    kept without members: an object may define very many."""
 
 
 @dataclass(slots=True)
@@ -165,7 +169,8 @@ class _Entry:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.group or self.waiting or self.held or self.ended or self.gated)
+        is_kept = self.group is not None and not self.group.is_replica
+        return not (is_kept or self.waiting or self.held or self.ended or self.gated)
 
     @property
     def idle(self) -> list[PendingPod]:
@@ -297,6 +302,10 @@ class GangTracker:
     def __init__(self, *, timeout: float) -> None:
         self._timeout = timeout
         self._entries: dict[str, _Entry] = {}
+        self._of_replicas: dict[tuple[str, str], tuple[Group, int]] = {}
+        """(kind, namespace/name) of an object that defines equal gangs -> one that has its name, and how many."""
+        self._replicas: defaultdict[tuple[str, str], dict[str, _Entry]] = defaultdict(dict)
+        """(kind, namespace/name) of an object that defines equal gangs, or may do so -> those with members, by key."""
         self._of: dict[str, Membership] = {}
         """UID -> the gang of a member."""
         self._open: dict[str, None] = {}
@@ -318,6 +327,40 @@ class GangTracker:
         entry = self._entry(Membership(group=name, controller=controller))
         entry.group = None
         self._changed(entry)
+
+    def put_replicas(self, group: Group, count: int) -> list[Membership]:
+        """Record an object that defines equal gangs, and return those that have members.
+
+        Args:
+            group: one of the gangs, but with the object's name.
+            count: the number of gangs.
+        """
+        self._of_replicas[group.controller, group.name] = replace(group, is_replica=True), count
+        return self._replicas_changed(group.controller, group.name)
+
+    def remove_replicas(self, controller: str, owner: str) -> list[Membership]:
+        """Record that an object (namespace/name) was deleted; return those of its equal gangs that have members."""
+        if self._of_replicas.pop((controller, owner), None) is None:
+            return []
+        return self._replicas_changed(controller, owner)
+
+    def _replicas_changed(self, controller: str, owner: str) -> list[Membership]:
+        """Read the equal gangs of an object that have members again, and return them."""
+        entries = [*self._replicas.get((controller, owner), {}).values()]
+        for entry in entries:
+            if (group := self._replica(entry.gang)) != entry.group:
+                entry.group = group
+                self._changed(entry)
+        return [entry.gang for entry in entries]
+
+    def _replica(self, gang: Membership) -> Group | None:
+        """Return a gang that is one of the equal gangs of an object; None if no object defines it."""
+        owner, number = replica_of(gang.controller, gang.group) or ("", 0)
+        group, count = self._of_replicas.get((gang.controller, owner), (None, 0))
+        if group is None or number >= count:
+            return None
+        own = Membership(group=gang.group, controller=gang.controller)
+        return replace(group, name=gang.group, later=tuple(replace(part, gang=own) for part in group.later))
 
     def wait(self, pod: PendingPod, gang: Membership) -> None:
         """Record that a member waits, or has changed while it waits."""
@@ -733,7 +776,21 @@ class GangTracker:
     # --- entries ----------------------------------------------------------------------------------------------
 
     def _entry(self, gang: Membership) -> _Entry:
-        return self._entries.setdefault(gang.key, _Entry(gang=gang))
+        """Return a gang, which is tracked from now on."""
+        if (entry := self._entries.get(gang.key)) is None:
+            entry = self._entries[gang.key] = _Entry(gang=gang, group=self._replica(gang))
+            if (found := replica_of(gang.controller, gang.group)) is not None:
+                self._replicas[gang.controller, found[0]][gang.key] = entry
+        return entry
+
+    def _remove(self, entry: _Entry) -> None:
+        """Stop tracking a gang."""
+        del self._entries[entry.key]
+        if (found := replica_of(entry.gang.controller, entry.gang.group)) is not None:
+            gangs = self._replicas[owner := (entry.gang.controller, found[0])]
+            del gangs[entry.key]
+            if not gangs:
+                del self._replicas[owner]
 
     def _unsettled(self) -> list[_Entry]:
         return [self._entries[key] for key in self._open]
@@ -784,7 +841,7 @@ class GangTracker:
         else:
             self._open.pop(entry.key, None)
         if entry.is_empty:
-            del self._entries[entry.key]
+            self._remove(entry)
 
     def _time(self, entry: _Entry) -> float:
         return (entry.group.timeout if entry.group else 0.0) or self._timeout

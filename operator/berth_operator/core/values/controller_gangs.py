@@ -29,8 +29,6 @@ _JOBSET_ALPHA: Final = "alpha.jobset.sigs.k8s.io/"
 _TRAINING: Final = "training.kubeflow.org/"
 _POD_GANG: Final = "grove.io/podgang"
 _LWS_GROUP: Final = "LeaderWorkerSet group"
-_MAX_GROUPS: Final = 1000
-"""Groups of a LeaderWorkerSet that are read from the object. The pods of further groups show their size."""
 _MAX_JOBS: Final = 100
 """ReplicatedJobs of a JobSet whose order is read. Pods of a JobSet with more get no promised places."""
 _DIGITS: Final = 6
@@ -76,6 +74,10 @@ class Owners:
     """Returns the size of each gang, by the object's name and spec."""
     later: Callable[[Object], Mapping[str, tuple[LaterPods, ...]]] = lambda _raw: {}
     """Returns the pods that come only after the members of a gang run, by the object."""
+    replicas: Callable[[Object], int] | None = None
+    """Returns how many equal gangs an object defines, by its spec. Their names are the object's name, a hyphen, and a
+    number from 0. `sizes` and `later` then have one gang, which has the object's own name: a small object may define
+    very many. None if `sizes` has all gangs."""
 
     @property
     def path(self) -> str:
@@ -128,6 +130,24 @@ def later(owners: Owners, raw: Object) -> dict[str, tuple[LaterPods, ...]]:
         for name, pods in owners.later(raw).items()
         if sum(part.count for part in pods) <= MAX_SIZE and all(len(part.gang) <= MAX_NAME for part in pods)
     }
+
+
+def replicas(owners: Owners, raw: Object) -> int | None:
+    """Return how many equal, numbered gangs an owner defines; None if `sizes` has all gangs."""
+    return None if owners.replicas is None else owners.replicas(raw.get("spec") or {})
+
+
+def replica_of(kind: str, group: str) -> tuple[str, int] | None:
+    """Return the owner (namespace/name) of a gang that is one of its equal gangs, and the gang's number.
+
+    None if the owners of this kind define no such gangs, or the gang has no number.
+    """
+    owners = OWNED.get(kind)
+    if owners is None or owners.replicas is None:
+        return None
+    owner, _, text = group.rpartition("-")
+    number = _number(text)
+    return (owner, number) if owner and text == str(number) else None
 
 
 def controller(metadata: Object) -> Object | None:
@@ -253,6 +273,17 @@ def _later_of_job_set(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
     if len(jobs) > _MAX_JOBS:
         return {}
     one_by_one = {job for job in jobs if _is_one_by_one(raw, jobs[job])}
+    # Each is shared by all ReplicatedJobs that it follows: these are thousands of pairs.
+    parts_of = {
+        job: LaterPods(
+            gang=f"{name}.{job}",
+            count=_pods_of_job(jobs[job]),
+            template=((jobs[job].get("template") or {}).get("spec") or {}).get("template") or {},
+        )
+        for job in jobs
+        # With exclusive placement, the place would have to be in a domain that is not known yet.
+        if job not in one_by_one and _pods_of_job(jobs[job])
+    }
     of_jobs: dict[str, tuple[LaterPods, ...]] = {}
     for number, (job_name, job) in enumerate(jobs.items()):
         parts: list[LaterPods] = []
@@ -262,11 +293,7 @@ def _later_of_job_set(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
         if job_name in one_by_one and size > replicas:
             parts.append(LaterPods(gang=f"{name}.{job_name}", count=size - replicas))
         following = list(jobs)[number + 1 :] if in_order else _dependants(jobs, job_name)
-        for other in following:
-            # With exclusive placement, the place would have to be in a domain that is not known yet.
-            if other not in one_by_one and (count := _pods_of_job(jobs[other])):
-                template = ((jobs[other].get("template") or {}).get("spec") or {}).get("template") or {}
-                parts.append(LaterPods(gang=f"{name}.{other}", count=count, template=template))
+        parts += [parts_of[other] for other in following if other in parts_of]
         if parts:
             of_jobs[f"{name}.{job_name}"] = tuple(parts)
     return of_jobs
@@ -289,14 +316,13 @@ def _dependants(jobs: Mapping[str, Object], first: str) -> list[str]:
     return ready[1:]
 
 
-def _groups(name: str, spec: Object) -> dict[str, int]:
-    """Return the pods of each group of a LeaderWorkerSet."""
-    size = _count((spec.get("leaderWorkerTemplate") or {}).get("size"), 1)
-    return {f"{name}-{index}": size for index in range(min(_count(spec.get("replicas"), 1), _MAX_GROUPS))}
+def _group(name: str, spec: Object) -> dict[str, int]:
+    """Return the pods of one group of a LeaderWorkerSet. All groups are equal."""
+    return {name: _count((spec.get("leaderWorkerTemplate") or {}).get("size"), 1)}
 
 
-def _later_of_groups(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
-    """Return the workers of each group, if they are created once their leader is ready or has a node."""
+def _later_of_group(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
+    """Return the workers of one group, if they are created once their leader is ready or has a node."""
     metadata, spec = raw["metadata"], raw.get("spec") or {}
     template = (spec.get("leaderWorkerTemplate") or {}).get("workerTemplate") or {}
     is_exclusive = f"{_LWS}exclusive-topology" in (metadata.get("annotations") or ())
@@ -304,7 +330,7 @@ def _later_of_groups(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
         return {}
     return {
         group: (LaterPods(gang=group, count=size - 1, template=template),)
-        for group, size in _groups(metadata["name"], spec).items()
+        for group, size in _group(metadata["name"], spec).items()
         if size > 1
     }
 
@@ -342,8 +368,9 @@ RULES: Final = (
             group="leaderworkerset.x-k8s.io",
             version="v1",
             plural="leaderworkersets",
-            sizes=_groups,
-            later=_later_of_groups,
+            sizes=_group,
+            later=_later_of_group,
+            replicas=lambda spec: _count(spec.get("replicas"), 1),
         ),
     ),
     Rule(

@@ -102,39 +102,44 @@ class Gangs:
         """Add or update a controller with the sizes of its gangs; return whether a size has changed."""
         key, metadata = (kind, keys.of(raw)), raw["metadata"]
         namespace = metadata["namespace"]
-        templates = {id(part.template): part.template for parts in raw["later"].values() for part in parts}
-        # Hundreds of gangs may share a template, and the object's status changes often.
-        pods = {number: self._pod_of(template, namespace) for number, template in templates.items()}
-        shared = list(pods)
-        parts_read = {
-            name: [(part.gang, part.count, shared.index(id(part.template))) for part in parts]
-            for name, parts in raw["later"].items()
-        }
-        read = metadata["uid"], raw["sizes"], parts_read, list(pods.values())
+        # Many gangs may share the parts that come after them, and the object's status changes often.
+        parts = {id(part): part for of_gang in raw["later"].values() for part in of_gang}
+        pods = [self._pod_of(part.template, namespace) for part in parts.values()]
+        places = {number: place for place, number in enumerate(parts)}
+        later_of = {name: tuple(places[id(part)] for part in of_gang) for name, of_gang in raw["later"].items()}
+        parts_read = [(part.gang, part.count, *pod) for part, pod in zip(parts.values(), pods, strict=True)]
+        read = metadata["uid"], raw["sizes"], raw["replicas"], parts_read, later_of
         if self._read.get(key) == read:
             return False
         self._read[key] = read
         known, sizes = self._sizes.get(key, {}), dict[str, int]()
         self._sizes[key] = sizes
-        following = {part.gang for parts in raw["later"].values() for part in parts}
-        for name, size in raw["sizes"].items():
-            later = (
-                LaterMembers(
-                    gang=Membership(group=keys.join(namespace, part.gang), controller=kind),
-                    count=part.count if is_ours else 0,
-                    pod=pod,
-                )
-                for part in raw["later"].get(name, ())
-                for pod, is_ours in (pods[id(part.template)],)
+        later = [
+            LaterMembers(
+                gang=Membership(group=keys.join(namespace, gang), controller=kind),
+                count=count if is_ours else 0,
+                pod=pod,
             )
+            for gang, count, pod, is_ours in parts_read
+        ]
+        following = {part.gang for part in parts.values()}
+        # Without a size, each gang would have more pods than any cluster.
+        for gang in () if raw["sizes"] else self._gang_tracker.remove_replicas(kind, key[1]):
+            self.gather(gang)
+        for name, size in raw["sizes"].items():
             group = Group(
                 name=keys.join(namespace, name),
                 uid=metadata["uid"],
                 controller=kind,
                 minimum=size,
                 created=metadata["creationTimestamp"],
-                later=tuple(later),
+                later=tuple(later[place] for place in later_of.get(name, ())),
             )
+            if raw["replicas"] is not None:
+                # The pods of these gangs show the size, too, so no pod has to be read again.
+                for gang in self._gang_tracker.put_replicas(group, raw["replicas"]):
+                    self.gather(gang)
+                continue
             self._gang_tracker.put_group(group)
             gang = Membership(group=group.name, controller=kind)
             # A single pod is a gang, too, if others come after it, or if it comes after others.
@@ -160,6 +165,8 @@ class Gangs:
     def remove_owner(self, kind: str, key: str) -> None:
         """Remove a controller (namespace/name). Its pods follow."""
         self._read.pop((kind, key), None)
+        for gang in self._gang_tracker.remove_replicas(kind, key):
+            self.gather(gang)
         for name in self._sizes.pop((kind, key), {}):
             self._forget_group(kind, name)
 

@@ -32,4 +32,5 @@ def transform(owners: Owners, raw: Object) -> Object:
         "metadata": kept,
         "sizes": controller_gangs.sizes(owners, raw),
         "later": controller_gangs.later(owners, raw),
+        "replicas": controller_gangs.replicas(owners, raw),
     }

@@ -538,3 +538,49 @@ def test_members_of_an_old_revision_do_not_wait_for_the_size_of_the_new_one() ->
     unit = made.ready(old, 0.0)
     assert unit is not None
     assert (unit.minimum, unit.expected) == (4, ())
+
+
+def replica_group(size: int) -> Group:
+    """Return what a LeaderWorkerSet `vllm` defines, whose workers come later."""
+    own = Membership(group="ns/vllm", controller="LeaderWorkerSet group")
+    parts = (LaterMembers(gang=own, count=size - 1),)
+    return Group(name="ns/vllm", uid="u", controller=own.controller, minimum=size, later=parts)
+
+
+def replica(number: int) -> Membership:
+    return Membership(group=f"ns/vllm-{number}", minimum=3, controller="LeaderWorkerSet group", first=1)
+
+
+def expects(made: GangTracker, gang: Membership) -> list[str]:
+    unit = made.ready(gang, 0.0)
+    return [] if unit is None else [pod.name for pod in unit.expected]
+
+
+def test_equal_gangs_of_an_object_are_made_when_a_member_is_there() -> None:
+    made = GangTracker(timeout=60.0)
+    assert made.put_replicas(replica_group(3), 10**9) == []
+    waits(made, "a", replica(999_999), request={NVIDIA: 1})
+    assert expects(made, replica(999_999)) == ["vllm-999999:0", "vllm-999999:1"]
+    made.no_longer_waits("uid-a")
+    assert made.size(replica(999_999)) == (0, 0), "it is forgotten with its last member"
+    waits(made, "a", replica(999_999), request={NVIDIA: 1})
+    assert expects(made, replica(999_999)) == ["vllm-999999:0", "vllm-999999:1"]
+
+
+def test_equal_gangs_with_members_follow_their_object() -> None:
+    made = GangTracker(timeout=60.0)
+    waits(made, "a", replica(0), request={NVIDIA: 1})
+    waits(made, "b", replica(1), request={NVIDIA: 1})
+    waits(made, "c", replace(replica(1), group="ns/other-1"), request={NVIDIA: 1})
+    assert made.put_replicas(replica_group(3), 1) == [replica(0), replica(1)]
+    units = [made.ready(replica(number), 0.0) for number in range(2)]
+    confirmed = [[pod.preempts for pod in unit.expected] for unit in units if unit is not None]
+    assert confirmed == [[True, True], [False, False]], "an object confirms the first alone"
+    before = made.ready(replica(0), 0.0)
+    made.put_replicas(replica_group(3), 2)
+    assert made.ready(replica(0), 0.0) == before
+    made.put_replicas(replica_group(2), 2)
+    assert expects(made, replica(0)) == ["vllm-0:0"]
+    assert made.remove_replicas("LeaderWorkerSet group", "ns/vllm") == [replica(0), replica(1)]
+    assert expects(made, replica(0)) == ["vllm-0:0", "vllm-0:1"], "as the pod says"
+    assert made.remove_replicas("LeaderWorkerSet group", "ns/vllm") == []

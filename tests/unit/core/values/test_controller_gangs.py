@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_operator.core.values.controller_gangs import MAX_SIZE, OWNED, LaterPods, later, sizes
+from berth_operator.core.values.controller_gangs import (
+    MAX_SIZE,
+    OWNED,
+    LaterPods,
+    later,
+    replica_of,
+    replicas,
+    sizes,
+)
 from berth_operator.core.values.request import Membership
 from berth_operator.state.objects import groups, pods
 from tests.builders import Raw, pod
@@ -163,7 +171,7 @@ LEAST: Raw = {"runPolicy": {"schedulingPolicy": {"minAvailable": 3}}}
         pytest.param(
             "PodGang", {"podgroups": [{"name": "decode", "minReplicas": 4}, {"minReplicas": 2}]}, {"x": 6}, id="Grove"
         ),
-        pytest.param(GROUP, {"replicas": 2, "leaderWorkerTemplate": {"size": 4}}, {"x-0": 4, "x-1": 4}, id="groups"),
+        pytest.param(GROUP, {"replicas": 2, "leaderWorkerTemplate": {"size": 4}}, {"x": 4}, id="one of all groups"),
         pytest.param("JobSet", {"replicatedJobs": [job("q", parallelism=4, completions=99)]}, {"x.q": 0}, id="a queue"),
         pytest.param(
             "JobSet", {"replicatedJobs": [job("q", MAX_SIZE, parallelism=4)]}, {}, id="more than there can be"
@@ -172,6 +180,32 @@ LEAST: Raw = {"runPolicy": {"schedulingPolicy": {"minAvailable": 3}}}
 )
 def test_the_size_in_a_controllers_object(kind: str, spec: Raw, expected: dict[str, int]) -> None:
     assert sizes(OWNED[kind], {"metadata": {"name": "x"}, "spec": spec}) == expected
+
+
+def test_only_a_leader_worker_set_defines_equal_gangs() -> None:
+    counts = {kind: replicas(owners, {"metadata": {"name": "x"}, "spec": {}}) for kind, owners in OWNED.items()}
+    assert {kind: count for kind, count in counts.items() if count is not None} == {GROUP: 1}
+    assert replicas(OWNED[GROUP], {"metadata": {"name": "x"}, "spec": {"replicas": 10**9}}) == 10**9
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "expected"),
+    [
+        (GROUP, "ns/vllm-0", ("ns/vllm", 0)),
+        (GROUP, "ns/my-vllm-12", ("ns/my-vllm", 12)),
+        (GROUP, "ns/vllm-01", None),
+        (GROUP, "ns/vllm-x", None),
+        (GROUP, "ns/vllm", None),
+        (GROUP, "ns/vllm-²", None),
+        ("JobSet", "ns/train-0", None),
+        ("Kueue pod group", "ns/sweep-0", None),
+        ("", "ns/sweep-0", None),
+    ],
+)
+def test_the_owner_and_number_of_one_of_its_equal_gangs(
+    kind: str, group: str, expected: tuple[str, int] | None
+) -> None:
+    assert replica_of(kind, group) == expected
 
 
 WORKER: Raw = {"spec": {"containers": []}}
@@ -208,8 +242,8 @@ IN_ORDER = {"startupPolicy": {"startupPolicyOrder": "InOrder"}}
     ("kind", "spec", "annotations", "expected"),
     [
         pytest.param(GROUP, group_set(), {}, {}, id="workers that come with their leader"),
-        pytest.param(GROUP, group_set(startupPolicy="LeaderReady"), {}, {"x-0": (part("x-0", 3),)}, id="LeaderReady"),
-        pytest.param(GROUP, group_set(), {f"{LWS}exclusive-topology": "rack"}, {"x-0": (part("x-0", 3),)}, id="a rack"),
+        pytest.param(GROUP, group_set(startupPolicy="LeaderReady"), {}, {"x": (part("x", 3),)}, id="LeaderReady"),
+        pytest.param(GROUP, group_set(), {f"{LWS}exclusive-topology": "rack"}, {"x": (part("x", 3),)}, id="a rack"),
         pytest.param("JobSet", {"replicatedJobs": [job("a"), job("b")]}, {}, {}, id="jobs that come together"),
         pytest.param(
             "JobSet",
@@ -262,3 +296,10 @@ def test_the_pods_that_come_after_others(
 ) -> None:
     raw = {"metadata": {"name": "x", "annotations": annotations}, "spec": spec}
     assert later(OWNED[kind], raw) == expected
+
+
+def test_jobs_that_follow_each_other_share_what_comes_later() -> None:
+    jobs = [after(f"j{number}", "") for number in range(100)]
+    of_jobs = later(OWNED["JobSet"], {"metadata": {"name": "x"}, "spec": {"replicatedJobs": jobs, **IN_ORDER}})
+    assert sum(len(parts) for parts in of_jobs.values()) == 4950
+    assert len({id(part) for parts in of_jobs.values() for part in parts}) == 99
