@@ -396,16 +396,43 @@ async def test_places_that_are_kept_while_victims_leave_have_the_same_bounds() -
         assert len(api.bound()) == 38, "the leader waits for the node of the victim"
 
 
-@pytest.mark.parametrize(("groups", "size", "places"), [(1, 300, 250), (70, 2, 62)])
-async def test_a_namespace_gets_no_more_than_its_share_of_all_promises(groups: int, size: int, places: int) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "groups", "size", "cards", "places"),
+    [
+        pytest.param(40, 1, 300, 1, 80, id="a quarter of the cards"),
+        pytest.param(40, 1, 40, 8, 10, id="a quarter of the nodes"),
+        pytest.param(40, 5, 4, 8, 10, id="several groups"),
+        pytest.param(40, 70, 2, 1, 62, id="a quarter of the gangs with promises"),
+        pytest.param(2, 1, 8, 1, 7, id="a group on a small cluster"),
+        pytest.param(9, 1, 9, 8, 8, id="a group that needs a small cluster"),
+    ],
+)
+async def test_a_namespace_gets_no_more_than_its_share_for_pods_that_no_object_confirms(
+    nodes: int, groups: int, size: int, cards: int, places: int
+) -> None:
     world = World(wall=wall)
-    for number in range(40):
+    for number in range(nodes):
         world.add_node(f"n{number}", cards=8)
-    world.submit(*(member(0, group, size, exclusive_topology="rack") for group in range(groups)))
+    leaders = [member(0, group, size, exclusive_topology="rack") for group in range(groups)]
+    for leader in leaders:
+        leader["spec"]["containers"][0]["resources"]["requests"][NVIDIA] = str(cards)
+    world.submit(*leaders)
     async with world.running() as api:
         await asyncio.sleep(20)
         assert len(api.bound()) == groups
         assert len(promised(world)) == places
+
+
+async def test_a_namespace_gets_a_quarter_of_all_places_for_pods_that_an_object_confirms() -> None:
+    world = World(wall=wall)
+    for number in range(40):
+        world.add_node(f"n{number}", cards=8)
+    group_set(world, size=300)
+    world.submit(member(0, size=300, exclusive_topology="rack"))
+    async with world.running() as api:
+        await asyncio.sleep(20)
+        assert len(api.bound()) == 1
+        assert len(promised(world)) == 250
 
 
 async def test_the_template_that_many_groups_share_is_parsed_once() -> None:

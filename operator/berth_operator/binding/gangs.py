@@ -130,7 +130,7 @@ class GangBinder:
                 self._cluster.gangs.back_off_and_gather(gang.membership)
                 return
         self._cluster.placements.assume_all(outcome)
-        promised = self._promises.keep(gang.membership, later) if gang.expected else ""
+        promised = self._promises.keep(gang, later) if gang.expected else ""
         self._cluster.nominator.release_later(gang.membership)
         self._binds.start_task(self._bind_members(outcome, bodies, term, promised))
 

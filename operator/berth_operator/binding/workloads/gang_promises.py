@@ -67,12 +67,16 @@ class GangPromises:
         """Key of a gang whose victims leave -> how long places stay nominated for pods that come later."""
         self._next_review = cluster.clock()
 
-    def keep(self, gang: Membership, placements: Sequence[Placement]) -> str:
+    def keep(self, unit: Gang, placements: Sequence[Placement]) -> str:
         """Promise places to pods that come later, as many as may be promised, in place of their earlier ones.
 
         Return a sentence about them; empty if there are none.
         """
-        promises, kept = self._cluster.promises, placements[: self.may_keep(gang)]
+        promises, gang = self._cluster.promises, unit.membership
+        kept = placements[: self.may_keep(gang)]
+        if not unit.is_confirmed:
+            places, others = [placement.charge for placement in kept], self._places_of_others(gang)
+            kept = kept[: promise.unconfirmed_allowed(self._cluster.fleet, places, others)]
         promises.release(gang.key, set(promises.of(gang.key)) - {placement.pod.uid for placement in kept})
         promises.keep(gang.key, kept)
         self._nominated.pop(gang.key, None)
@@ -102,6 +106,13 @@ class GangPromises:
         }
         of_workloads = len(promises) - sum(len(promises.of(key)) for key in self._kept)
         return promise.places_allowed(gang, others, of_workloads=of_workloads)
+
+    def _places_of_others(self, gang: Membership) -> list[Charge]:
+        """Return the places that are promised to other gangs of a gang's namespace."""
+        namespace = keys.split(gang.group)[0]
+        others = (kept.gang for key, kept in self._kept.items() if key != gang.key)
+        of_namespace = (other.key for other in others if keys.split(other.group)[0] == namespace)
+        return [place for key in of_namespace for place in self._cluster.promises.places(key)]
 
     def _from_now(self, gang: Membership) -> _Kept:
         return _Kept(gang=gang, until=int(self._cluster.wall() + self._seconds()))

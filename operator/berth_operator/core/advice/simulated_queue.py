@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
+from berth_api.values import keys
 from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, pods_of
@@ -103,6 +104,10 @@ class SimulatedQueue:
         """Keep places for the pods that come after the members of a gang, in place of earlier ones."""
         self.release_later(unit.uid)
         places = places[: self.may_keep(unit)]
+        if not unit.is_confirmed:
+            of_namespace = [gang.key for gang in self._later if keys.split(gang.group)[0] == unit.namespace]
+            others = [place for key in of_namespace for place in self._later_places(key)]
+            places = places[: promise.unconfirmed_allowed(self._fleet, places, others)]
         if places:
             self._later[unit.membership] = len(places)
         for place in places:
@@ -117,11 +122,15 @@ class SimulatedQueue:
     def release_later(self, uid: str) -> None:
         """Release the places of the pods that come after the members of a gang."""
         self._later = {gang: places for gang, places in self._later.items() if gang.key != uid}
+        for nominee in self._later_places(uid):
+            if self._fleet.withdraw(nominee.uid) is not None:
+                waking.capacity_freed(self._fleet, self._queue, nominee)
+
+    def _later_places(self, uid: str) -> list[Charge]:
+        """Return the places of the pods that come after the members of a gang."""
         unit = self._units.get(uid)
         existing = () if unit is None else {pod.uid for pod in pods_of(unit)}
-        for nominee in self.nominees(uid):
-            if nominee.uid not in existing and self._fleet.withdraw(nominee.uid) is not None:
-                waking.capacity_freed(self._fleet, self._queue, nominee)
+        return [nominee for nominee in self.nominees(uid) if nominee.uid not in existing]
 
     def nominees(self, uid: str) -> list[Charge]:
         """Return the capacity kept for the pods of a unit."""

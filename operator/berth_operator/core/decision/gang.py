@@ -83,6 +83,8 @@ class Gang:
     expected: tuple[PendingPod, ...] = ()
     """Pods that do not exist yet: their controller creates them once members run. All need places, too. Their
     `workload` is the key of the gang that they join."""
+    is_confirmed: bool = True
+    """Whether an object shows how many pods are expected, and not only the members, which may state any size."""
     placed: int = 0
     """Number of members that have a node, or have succeeded."""
     nodes: tuple[str, ...] = ()

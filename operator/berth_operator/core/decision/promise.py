@@ -41,6 +41,8 @@ from berth_operator.core.values.verdict import Verdict
 
 NAMESPACE_SHARE: Final = 4
 """Gangs of a namespace get at most this part, a quarter, of all places, and of all gangs with places."""
+FEW: Final = 8
+"""Places that a namespace may have even if no object confirms its pods and the fleet is small."""
 NO_PLACES_LEFT: Final = "not evicting pods for pods that come later: too few of their places may be kept."
 KIND: Final = "Workload"
 """The kind of the owner of places that are promised to Kueue's workloads."""
@@ -92,6 +94,26 @@ def places_allowed(gang: Membership, others: Mapping[Membership, int], *, of_wor
         return 0
     of_all = of_workloads + sum(others.values())
     return max(0, min(MAX_PLACES - of_all, MAX_PLACES // NAMESPACE_SHARE - sum(in_namespace)))
+
+
+def unconfirmed_allowed(fleet: Fleet, places: Sequence[Charge], others: Sequence[Charge]) -> int:
+    """Return how many of the first places may be kept for pods that no object confirms.
+
+    Anybody may write a size on a pod, and no quota counts places. So the cards of a namespace's places are a part of
+    the cards that the fleet has. A few places are always allowed, because a group may need all nodes of a small fleet.
+
+    Args:
+        fleet: the fleet.
+        places: the places that were found.
+        others: the places that are kept for other gangs of the namespace.
+    """
+    cards = [{(grant.type, grant.minor) for grant in place.grants} for place in (*others, *places)]
+    types = {device_type for of_place in cards for device_type, _ in of_place}
+    total = sum(int(fleet.cards[device_type].present[fleet.present].sum()) for device_type in types)
+    # A device plugin's cards may not be known.
+    used = np.cumsum([max(1, len(of_place)) for of_place in cards])
+    fitting = int(np.count_nonzero(used <= total // NAMESPACE_SHARE))
+    return max(0, max(fitting, FEW) - len(others))
 
 
 def exceeds(fleet: Fleet, gang: Gang, places: int) -> bool:

@@ -476,6 +476,7 @@ class GangTracker:
             minimum=entry.minimum,
             members=tuple(idle),
             expected=() if entry.formed else self._expected(entry, idle),
+            is_confirmed=entry.group is not None,
             placed=entry.placed,
             nodes=tuple(each.charge.node for each in entry.held.values() if each.stays),
             held=tuple(uid for uid, each in entry.held.items() if each.stays),

@@ -84,7 +84,7 @@ class Groups:
                 self.cluster.placements.assume_all(placed)
                 later = [placement for placement in outcome if placement.pod.uid not in own]
                 if later:
-                    assert self.promises.keep(unit.membership, later)
+                    assert self.promises.keep(unit, later)
             else:
                 single = self.cluster.decide(0, lambda: decide(self.cluster.fleet, unit, POLICY))
                 if isinstance(single, Failure):

@@ -227,6 +227,18 @@ def test_no_pods_leave_for_more_later_pods_than_may_have_places() -> None:
     assert texts_of(simulation)["leader"].endswith(f" preemption: {NO_PLACES_LEFT}")
 
 
+def test_pods_that_no_object_confirms_get_places_on_a_part_of_the_cards() -> None:
+    made = fleet({f"n{number}": cards(8) for number in range(6)})
+    first = replace(with_later(20), is_confirmed=False)
+    of = Membership(group="ns/h", controller="LeaderWorkerSet group")
+    members = tuple(replace(pod, uid=f"second-{pod.uid}", gang=of) for pod in first.members)
+    expected = tuple(replace(pod, uid=f"second-{pod.uid}", gang=of, workload=of.key) for pod in first.expected)
+    second = replace(first, membership=of, members=members, expected=expected[:9])
+    last = [waiting(f"other{number}", ONE, created="2") for number in range(40)]
+    simulation = simulate(made, [first, second, *last], DEFAULT)
+    assert sum(each.fits for each in simulation.outcomes) == 2 + 48 - 2 - 12
+
+
 def test_released_places_of_later_pods_no_longer_count() -> None:
     first, second = with_later(1), Membership(group="ns/h", controller="LeaderWorkerSet group")
     queue = SimulatedQueue(fleet({"n": cards(3)}), [first])
