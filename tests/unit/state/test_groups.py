@@ -7,6 +7,7 @@ from berth_api.words import TABLE
 from berth_operator.core.decision import messages
 from berth_operator.core.queue.gang_tracker import SETTLE, GangTracker
 from berth_operator.core.values.request import Membership
+from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import groups, pods
 from tests.builders import Raw, pod, pod_group
 
@@ -197,3 +198,19 @@ def test_of_a_pod_that_has_ended_little_is_kept() -> None:
     assert kept["metadata"]["uid"] == "uid-pod"
     assert set(kept) == {"metadata", "spec", "status"}
     assert groups.of_placed(kept) == Membership(group="ns/g")
+
+
+def test_a_gang_whose_members_change_one_by_one_is_put_into_the_queue_once() -> None:
+    cluster = Cluster(grace=20.0)
+    members = [pod(f"m{number}", **by("g", "2")) for number in range(10)]
+    for member in members:
+        cluster.put_pending(member)
+    unit = cluster.queue.pop(0.0)
+    assert unit is not None
+    assert unit.size == 10
+    # Each unit that is put has all members, so n units of n members would cost n * n.
+    assert sum(cluster.queue.incoming.values()) == 10
+    for member in members:
+        cluster.remove_pending(member["metadata"]["uid"])
+    assert cluster.queue.pop(0.0) is None
+    assert sum(cluster.queue.incoming.values()) == 10

@@ -129,6 +129,9 @@ class Queue(Generic[U]):
         """Create a queue. `needs_devices` returns whether a unit may need devices for ResourceClaims."""
         self._needs_devices = needs_devices
         self._units: dict[str, U] = {}
+        self._deferred: dict[str, Callable[[], None]] = {}
+        """UID -> the update of this unit that is done before the queue is next read."""
+        self._is_settling = False
         self._active: list[tuple[Order, str]] = []
         """Heap of (order, UID); entries are skipped if the unit is no longer active or its order has changed."""
         self._lane = ClaimLane(NamespaceTurns())
@@ -156,9 +159,11 @@ class Queue(Generic[U]):
         """A superset of the changes that parked units wait for, to ignore the many other changes quickly."""
 
     def __len__(self) -> int:
+        self._settle()
         return len(self._units)
 
     def __contains__(self, uid: str) -> bool:
+        self._settle()
         return uid in self._units
 
     def put(self, unit: U) -> None:
@@ -174,6 +179,25 @@ class Queue(Generic[U]):
         self.remove(unit.uid)
         self._units[unit.uid] = unit
         self._activate(unit, event_labels.POD_ADD)
+
+    def defer(self, uid: str, update: Callable[[], None]) -> None:
+        """Update a unit before the queue is next read, by a function that puts or removes it.
+
+        A later update of the same unit replaces it. So many changes of a gang cost one update, which visits all
+        members.
+        """
+        self._deferred[uid] = update
+
+    def _settle(self) -> None:
+        """Do the deferred updates. They do not nest: an update may wake other units."""
+        if self._is_settling:
+            return
+        self._is_settling = True
+        try:
+            while self._deferred:
+                self._deferred.pop(next(iter(self._deferred)))()
+        finally:
+            self._is_settling = False
 
     def put_early(self, unit: U, until: float) -> None:
         """Add or replace a unit with missing ResourceClaims. It is decided once one is created, or at `until`.
@@ -206,6 +230,7 @@ class Queue(Generic[U]):
 
         Without `with_devices`, return a unit that needs no devices for ResourceClaims.
         """
+        self._settle()
         while (due := self.next_due()) is not None and due <= now:
             _, uid = heapq.heappop(self._waiting)
             del self._due[uid]
@@ -225,12 +250,14 @@ class Queue(Generic[U]):
 
     def has_others(self) -> bool:
         """Return whether a unit is active that needs no devices for ResourceClaims."""
+        self._settle()
         while self._active and self._is_active.get(self._active[0][1]) != self._active[0][0]:
             heapq.heappop(self._active)
         return bool(self._active)
 
     def needs_devices(self) -> bool:
         """Return whether a unit is active that needs devices for ResourceClaims."""
+        self._settle()
         return self._lane.first(self._is_active) is not None
 
     @property
@@ -245,11 +272,13 @@ class Queue(Generic[U]):
 
     def parked_failure(self, unit: U) -> Failure | None:
         """Return the still valid failure with which the unit's class is parked; None if it is not parked."""
+        self._settle()
         parked = self._parked.get(unit.class_key)
         return parked.failure if parked else None
 
     def is_outdated(self, unit: U) -> bool:
         """Return whether the failure with which a popped unit's class is parked is older than the unit's activation."""
+        self._settle()
         parked = self._parked.get(unit.class_key)
         return parked is not None and parked.version < self._activated_at.get(unit.uid, 0)
 
@@ -322,10 +351,12 @@ class Queue(Generic[U]):
 
     def parked_before(self, version: int) -> list[Hashable]:
         """Return the keys of the classes that were parked before a version, the longest parked first."""
+        self._settle()
         return [key for key, parked in self._parked.items() if parked.version < version]
 
     def wake_class(self, class_key: Hashable, event: str = event_labels.TIMEOUT) -> None:
         """Activate all units of a class, whatever they wait for."""
+        self._settle()
         if (parked := self._remove_class(class_key)) is not None:
             units = sorted(parked.units.values(), key=order_of)
             self._woken[class_key] = {unit.uid: unit for unit in units}
@@ -334,6 +365,7 @@ class Queue(Generic[U]):
 
     def active(self) -> list[U]:
         """Return the units that are about to be decided."""
+        self._settle()
         followers = (each for woken in self._woken.values() for each in woken.values())
         return [
             *(self._units[uid] for uid in self._is_active),
@@ -342,18 +374,22 @@ class Queue(Generic[U]):
 
     def backing_off(self) -> list[U]:
         """Return the units that back off."""
+        self._settle()
         return [self._units[uid] for uid in self._due]
 
     def due(self) -> list[tuple[float, U]]:
         """Return the units that back off, each with the end of its back-off."""
+        self._settle()
         return [(due, self._units[uid]) for uid, due in self._due.items()]
 
     def parked(self) -> list[Parked[U]]:
         """Return the classes that are parked."""
+        self._settle()
         return list(self._parked.values())
 
     def next_due(self) -> float | None:
         """Return when the next back-off ends; None if no unit backs off."""
+        self._settle()
         while self._waiting and self._due.get(self._waiting[0][1]) != self._waiting[0][0]:
             heapq.heappop(self._waiting)
         return self._waiting[0][0] if self._waiting else None

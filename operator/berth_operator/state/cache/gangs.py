@@ -1,6 +1,7 @@
 """PodGroups and the gangs of pods, as the API server shows them, and their units in the queue."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from berth_api import names
@@ -25,7 +26,7 @@ Object = Mapping[str, Any]
 
 
 class Gangs:
-    """All gangs. After every change of a gang, its waiting members are in the queue as one unit, or not at all."""
+    """All gangs. Whenever the queue is read, a gang's waiting members are in it as one unit, or not at all."""
 
     def __init__(
         self,
@@ -237,23 +238,23 @@ class Gangs:
     def wait(self, pod: PendingPod, gang: Membership) -> None:
         """Add or update a waiting member."""
         self._gang_tracker.wait(pod, gang)
-        self.gather(gang)
+        self._changed(gang)
 
     def no_longer_waits(self, uid: str, gang: Membership) -> None:
         """Remove a waiting member."""
         self._gang_tracker.no_longer_waits(uid)
-        self.gather(gang)
+        self._changed(gang)
 
     def gate(self, uid: str, gang: Membership) -> None:
         """Record that a member has scheduling gates: as with kube-scheduler, a PodGroup of Kubernetes waits for it."""
         if gang.is_kubernetes:
             self._gang_tracker.gate(uid, gang)
-            self.gather(gang)
+            self._changed(gang)
 
     def ungate(self, uid: str, gang: Membership) -> None:
         """Record that a member has no scheduling gates any more, or was deleted."""
         self._gang_tracker.ungate(uid)
-        self.gather(gang)
+        self._changed(gang)
 
     def assume(self, charge: Charge, gang: Membership) -> None:
         """Record that a member is assumed; the caller gathers the gang once all its members are."""
@@ -262,7 +263,7 @@ class Gangs:
     def bind(self, charge: Charge, gang: Membership) -> None:
         """Record that our Binding of a member has succeeded."""
         self._gang_tracker.hold(charge, gang, bound=True)
-        self.gather(gang)
+        self._changed(gang)
 
     def put_bound(self, raw: Object, charge: Charge, gang: Membership) -> None:
         """Add or update a member that the API server shows on a node."""
@@ -277,7 +278,7 @@ class Gangs:
         )
         if gang.controller and names.EPOCH in annotations and self._gang_tracker.needs_request(charge.uid):
             self._gang_tracker.put_request(pods.pending(raw, self.templates.kinds, self.templates.priorities))
-        self.gather(gang)
+        self._changed(gang)
 
     def judge(self) -> list[tuple[str, list[Charge]]]:
         """Judge whether the gangs that another leader bound have formed; return unknown cases with their pods.
@@ -286,13 +287,13 @@ class Gangs:
         """
         judged = self._gang_tracker.judge()
         for gang, _, _ in judged:
-            self.gather(gang)
+            self._changed(gang)
         return [(unknown, members) for _, unknown, members in judged if unknown]
 
     def release(self, uid: str, gang: Membership) -> None:
         """Record that a member no longer has a node."""
         self._gang_tracker.release(uid)
-        self.gather(gang)
+        self._changed(gang)
 
     def put_ended(self, raw: Object) -> None:
         """Record that a pod has succeeded or failed."""
@@ -300,20 +301,33 @@ class Gangs:
         if gang is not None and self.is_ours(gang):
             succeeded = raw["status"]["phase"] == "Succeeded"
             self._gang_tracker.end(raw["metadata"]["uid"], gang, succeeded=succeeded)
-            self.gather(gang)
+            self._changed(gang)
 
     def remove_ended(self, uid: str) -> None:
         """Remove a pod that had ended."""
         gang = self._gang_tracker.gang_of(uid)
         self._gang_tracker.remove_ended(uid)
         if gang is not None:
-            self.gather(gang)
+            self._changed(gang)
 
     # --- units ------------------------------------------------------------------------------------------------
 
     def unit(self, gang: Membership) -> Gang | None:
         """Return a gang's waiting members as a unit to decide; None if there are too few."""
         return self._gang_tracker.ready(gang, self._clock())
+
+    def _changed(self, gang: Membership) -> None:
+        """Gather a gang before the queue is next read.
+
+        Each of its n members may change by an event of its own, and gathering visits all of them.
+        """
+        self._queue.defer(gang.key, partial(self.gather, gang))
+        self._listener.work_ready()
+        self._mark(gang)
+
+    def _mark(self, gang: Membership) -> None:
+        if gang.has_object:
+            self._listener.status_changed(StatusKind.POD_GROUP, gang.group)
 
     def gather(self, gang: Membership) -> None:
         """Put a gang's waiting members into the queue if there are enough members; otherwise remove them."""
@@ -322,8 +336,7 @@ class Gangs:
             self._nominator.withdraw_gang(gang)
         else:
             self._waker.put(unit)
-        if gang.has_object:
-            self._listener.status_changed(StatusKind.POD_GROUP, gang.group)
+        self._mark(gang)
 
     def _with_promised_places(self, gang: Membership) -> Gang | None:
         """Return a gang's unit whose members have taken the places that were promised to them."""

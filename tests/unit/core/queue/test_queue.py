@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -61,6 +62,26 @@ def parked(*pods: PendingPod, wakes_on: Change = Change.CAPACITY_FREED) -> Queue
 )
 def test_pods_come_in_order(first: dict[str, Any], second: dict[str, Any]) -> None:
     assert drained(filled(waiting("second", **second), waiting("first", **first))) == ["first", "second"]
+
+
+def test_deferred_updates_are_done_once_before_the_queue_is_read() -> None:
+    made, done = filled(waiting("a")), list[str]()
+
+    def update(name: str) -> None:
+        done.append(name)
+        # An update may wake other units.
+        made.wake_class("no class")
+        made.put(waiting(name))
+
+    for name in ("b", "c", "b", "b"):
+        made.defer(f"uid-{name}", partial(update, name))
+    made.defer("uid-a", lambda: made.remove("uid-a"))
+    made.put(waiting("d"))
+    made.remove("uid-d")
+    assert done == []
+    assert len(made) == 2
+    assert done == ["b", "c"]
+    assert drained(made) == ["b", "c"]
 
 
 def claiming(name: str, namespace: str = "heavy", **fields: Any) -> PendingPod:
