@@ -3,8 +3,7 @@
     waste = unusable remainder of the cards   see allocators/least_waste.py
           + change of the node's imbalance    |free cpu - cpu that typically goes with its free cards|, in cards
           + delay of the node's emptying      what the empty node is worth, over 1 + the number of its cards' users
-          + size of the request * scarcity    of the card's model: its share of demand over its share of free cards,
-                                              squared
+          + size of the request * scarcity    of the card's model: its share of demand over its share of free cards
           + free cpu * price                  where less of the cpu than of the cards is left, see cpu_price
 
 All terms are in hundredths of a card. The second term prevents a node from running out of cpu before it runs out of
@@ -158,10 +157,7 @@ def _imbalance(typical: Typical, free: Column, cards: Column) -> Amounts:
 
 
 def _scarcity(fleet: Fleet) -> Amounts:
-    """Return the square of each model's share of demand over its share of free cards.
-
-    Without the square, small shares go to a rare model until it is full, because little of a card costs little.
-    """
+    """Return each model's share of demand over its share of free cards."""
 
     def left_by_model(rows: Rows) -> npt.NDArray[np.float32]:
         cards = fleet.cards[GPU]
@@ -172,5 +168,5 @@ def _scarcity(fleet: Fleet) -> Amounts:
     typical = fleet.pod_mix.typical
     free = fleet.column_cache.column((NAME, fleet.models), left_by_model).sum(axis=0)
     accepts = fleet.accepting(typical.constraints)
-    needed: Amounts = (typical.demand * free.sum() / np.maximum(accepts @ free, CARD)) @ accepts
-    return np.minimum(needed**2, MAX_SCARCITY)
+    scarcity: Amounts = (typical.demand * free.sum() / np.maximum(accepts @ free, CARD)) @ accepts
+    return np.minimum(scarcity, MAX_SCARCITY)

@@ -139,8 +139,8 @@ def test_a_model_that_many_need_is_kept_for_them() -> None:
     made = fleet({"a": cards(3), "b": [card(model=builders.T4)]})
     seen(made, {NVIDIA: 1})
     seen(made, {NVIDIA: 1}, model=T4)
-    # Half of the demand for a quarter of the cards: 0.5 + 0.5 * 4 of it, but only 0.5 of the others, both squared.
-    assert wasted(made, asks({NVIDIA: 1})) == {"a": 25, "b": 625}
+    # Half of the demand for a quarter of the cards: 0.5 + 0.5 * 4 of it, but only 0.5 of the others.
+    assert wasted(made, asks({NVIDIA: 1})) == {"a": 50, "b": 250}
 
 
 def test_a_model_that_ran_out_is_scarce_but_not_without_limit() -> None:
