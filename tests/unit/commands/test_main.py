@@ -477,7 +477,7 @@ def test_the_tables(desk: Desk) -> None:
 
 @pytest.mark.parametrize("command", ["simulate", "advise"])
 def test_tables_show_what_looks_like_markup(desk: Desk, command: str) -> None:
-    desk.nodes(a=1).with_workload(requesting("p", CARD, labels={names.MODEL_REGEX: "[hH]100"}))
+    desk.nodes(a=1).with_workload(requesting("p", CARD, annotations={names.MODEL_GLOBS: "[hH]100"}))
     assert "1 node(s) have too few healthy GPUs of model [hH]100" in desk.run(command)[1]
 
 

@@ -31,10 +31,6 @@ class DeviceToleration(NamedTuple):
         return self.operator == EXISTS or (self.operator in ("", EQUAL) and self.value == taint.value)
 
 
-MAX_COUNT: Final = 2**31 - 1
-"""Devices of one request at most; the API server accepts up to 2**63 - 1. Sums for a pod stay below 2**63."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A request for devices of one class, or a subrequest. The first possible subrequest is taken."""
@@ -56,6 +52,11 @@ class Request:
     """Whether `capacity` is set, even if it is empty."""
     derived: bool = False
     """Whether it has derived attributes, which are alpha."""
+
+    @property
+    def summed_count(self) -> int:
+        """Return `count` for sums of 64 bits: at most 2**31 - 1. The API server accepts up to 2**63 - 1."""
+        return min(self.count, 2**31 - 1)
 
     @property
     def full_name(self) -> str:
@@ -164,7 +165,7 @@ def _request(item: Field, name: str, *, parent: str = "") -> Request:
         parent=parent,
         device_class=item.at("deviceClassName").text(),
         mode=item.at("allocationMode").text(EXACT),
-        count=min(item.at("count").integer(1), MAX_COUNT),
+        count=item.at("count").integer(1),
         admin=None if admin.value is None else admin.boolean(),
         selectors=tuple(_selectors(item)),
         tolerations=tuple(

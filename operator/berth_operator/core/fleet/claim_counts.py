@@ -97,7 +97,7 @@ def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
     mask, requests = fleet.present.copy(), list(_counted_requests(fleet, request))
     # For each request alone.
     for alternatives, rows in requests:
-        choices = [(kind_of(fleet, choice), choice.count) for choice in alternatives.choices]
+        choices = [(kind_of(fleet, choice), choice.summed_count) for choice in alternatives.choices]
         mask &= np.logical_or.reduce([_enough(fleet, kind, count) for kind, count in choices]) | ~rows
     # For all that want one kind together.
     for kind, amounts in _wanted(fleet, requests).items():
@@ -112,7 +112,7 @@ def rows_with_possible_devices(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows that may have enough devices for each request alone, if claims and pods held no devices."""
     mask = fleet.present
     for alternatives, rows in _counted_requests(fleet, request):
-        choices = [(_counted(fleet, kind_of(fleet, choice)), choice.count) for choice in alternatives.choices]
+        choices = [(_counted(fleet, kind_of(fleet, choice)), choice.summed_count) for choice in alternatives.choices]
         mask = mask & (np.logical_or.reduce([counts.possible >= max(1, count) for counts, count in choices]) | ~rows)
     return mask
 
@@ -122,7 +122,7 @@ def missing_devices(fleet: Fleet, request: PodRequest) -> Points:
     missing: Points = np.zeros(len(fleet.names), np.int64)
     wanted: Counter[DeviceKind] = Counter()
     for alternatives, rows in _counted_requests(fleet, request):
-        choices = [(kind_of(fleet, choice), choice.count) for choice in alternatives.choices]
+        choices = [(kind_of(fleet, choice), choice.summed_count) for choice in alternatives.choices]
         missing = np.maximum(missing, rows * np.minimum.reduce([_missing(fleet, *choice) for choice in choices]))
         wanted.update(dict(choices) if not alternatives.prioritized and rows is fleet.present else {})
     for kind, amount in wanted.items():
@@ -143,7 +143,7 @@ def _wanted(fleet: Fleet, requests: Sequence[tuple[Alternatives, Mask]]) -> dict
     for alternatives, rows in requests:
         for choice in alternatives.choices if not alternatives.prioritized else ():
             if not (kind := kind_of(fleet, choice)).admin:
-                wanted[kind] = wanted.get(kind, 0) + choice.count * rows.astype(np.int64)
+                wanted[kind] = wanted.get(kind, 0) + choice.summed_count * rows.astype(np.int64)
     return wanted
 
 
@@ -165,7 +165,7 @@ def certainly_wanted(fleet: Fleet, request: PodRequest, but: Collection[str]) ->
         for alternatives in state.claim.requests if state.key not in but else ():
             kind = kind_of(fleet, alternatives.choices[0])
             if not (alternatives.prioritized or kind.admin or kind.wants_all):
-                wanted[kind] += alternatives.choices[0].count
+                wanted[kind] += alternatives.choices[0].summed_count
     return wanted
 
 
@@ -223,7 +223,7 @@ def _of_first_met(fleet: Fleet, choices: Sequence[Request], values: Sequence[Poi
     of_first: Points = np.zeros(len(fleet.names), np.int64)
     # numpy.select takes five times as long.
     for choice, value in reversed(list(zip(choices, values, strict=False))):
-        of_first = np.where(_enough(fleet, kind_of(fleet, choice), choice.count), value, of_first)
+        of_first = np.where(_enough(fleet, kind_of(fleet, choice), choice.summed_count), value, of_first)
     return of_first
 
 
