@@ -155,9 +155,10 @@ class Registration:
         elif current["spec"].get("caBundle") != bundle:
             await api.merge_patch(_PATH, {"spec": {"caBundle": bundle}})
         else:
-            await self._check_reachable(api, current, now)
+            await self._withdraw_unreached(api, current, now)
 
-    async def _check_reachable(self, api: ApiServiceApi, current: Object, now: float) -> None:
+    async def _withdraw_unreached(self, api: ApiServiceApi, current: Object, now: float) -> None:
+        """Delete the APIService if the API server has said for a while that it does not reach it."""
         conditions = (current.get("status") or {}).get("conditions") or ()
         available: Object = next((condition for condition in conditions if condition["type"] == "Available"), {})
         # Other reasons are transient, for example missing endpoints while no replica is ready yet.

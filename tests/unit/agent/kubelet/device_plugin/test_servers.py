@@ -16,7 +16,7 @@ pytestmark = pytest.mark.looptime
 HOUR = 3600.0
 
 
-def unused(service: Service) -> PluginServer:  # noqa: ARG001 - part of the interface
+def unused(_service: Service) -> PluginServer:
     raise AssertionError("there is nothing to serve")
 
 
