@@ -1,7 +1,10 @@
-"""The price of cpu: the cost of cpu that a pod leaves free next to free cards, while less cpu than cards is left.
+"""The price of cpu: the cost of cpu that a pod leaves free on a node with cards, while less cpu than cards is left.
 
 Where cpu is short, pods that need much cpu find it only in large pieces. So a pod goes where it leaves least cpu. Where
 cpu is plentiful, this would only fill nodes that pods with several cards need, so that the price is 0.
+
+The price is lower where no card is free, because only pods without cards can use this cpu. But it is not 0: if pods
+without cards do not find much cpu there, they take it from nodes that large pods wait for.
 
     shortage = free part of all cards / free part of the cpu of nodes with cards
 
@@ -29,6 +32,8 @@ SLOPE: Final = 10.0
 """How fast the price rises with a shortage above 1."""
 MAX: Final = 0.5
 """Upper limit of the price. At 1, free cpu would cost as much as the cards that it typically goes with."""
+WITHOUT_FREE_CARDS: Final = 0.5
+"""The part of the price for cpu on nodes whose cards are all taken before the pod comes."""
 MAX_ROWS: Final = 32
 """Maximum number of changed rows that are computed one by one: about as long as all rows of 1,000 nodes."""
 
@@ -37,8 +42,6 @@ Amounts = npt.NDArray[np.float64]
 
 def cost(fleet: Fleet, cpu: int) -> Amounts | None:
     """Return what the cpu that a pod leaves on each row costs, in hundredths of a card; None if cpu is not short.
-
-    Cpu costs nothing where no card is free before the pod comes.
 
     Args:
         fleet: all nodes.
@@ -51,7 +54,7 @@ def cost(fleet: Fleet, cpu: int) -> Amounts | None:
         return None
     price = min(MAX, SLOPE * (shortage - 1.0)) * CARD / cpu_per_card
     left = np.maximum(usage.free_cpu - cpu, 0)
-    costs: Amounts = np.rint(np.where(usage.free_cards > 0, price * left, 0.0))
+    costs: Amounts = np.rint(np.where(usage.free_cards > 0, price, WITHOUT_FREE_CARDS * price) * left)
     return costs
 
 

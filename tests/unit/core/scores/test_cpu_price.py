@@ -50,12 +50,13 @@ def cost(on: Fleet, cpu: int) -> dict[str, float]:
         pytest.param([("a", 4, 4_000), ("b", 4, 70_000)], 4_000, (350, 0), id="no cpu is left"),
         # Node a would keep 28 processors, 350 hundredths, whether one card or none is free next to them.
         pytest.param([("a", 7, 34_000), ("b", 4, 64_000)], 2_000, (175, 0), id="more cpu is left than one card uses"),
-        pytest.param([("a", 8, 34_000), ("b", 4, 64_000)], 2_000, (0, 0), id="no card is free next to the cpu"),
+        # Half of that, because only pods without cards can use it.
+        pytest.param([("a", 8, 34_000), ("b", 4, 64_000)], 2_000, (88, 0), id="no card is free next to the cpu"),
         pytest.param([("a", 4, 8_000), ("b", 0, 64_000)], 8_000, (0, 0), id="only a quarter of the cards is used"),
         pytest.param([("a", 8, 64_000), ("without cards", 0, 64_000)], 0, (0, 0), id="nodes without cards are full"),
     ],
 )
-def test_cpu_next_to_free_cards_costs_where_less_of_it_is_left(
+def test_cpu_of_nodes_with_cards_costs_where_less_of_it_is_left(
     taken: list[tuple[str, int, int]], cpu: int, expected: tuple[int, int]
 ) -> None:
     assert cost(cluster(*taken), cpu) == {"a": expected[0], "b": expected[1], "without cards": 0}
@@ -89,6 +90,17 @@ def test_pods_without_cards_prefer_nodes_without_cards_where_cpu_is_short() -> N
     made = cluster(("a", 4, 16_000), ("b", 4, 52_000))
     waste = fragmentation.waste(made, asks({"cpu": 4_000}))
     assert waste[made.rows["without cards"]] < min(waste[made.rows["a"]], waste[made.rows["b"]])
+
+
+def test_of_nodes_whose_cards_are_all_taken_a_pod_without_cards_gets_the_one_where_it_leaves_least_cpu() -> None:
+    made = cluster(("a", 8, 44_000), ("b", 8, 54_000))
+    add(made, node_info("c", cpu=64_000), inventory(*cards(8)))
+    made.charge(charge("c", grant(core=100, ratio=100), node="c", resources=(("cpu", 50_000),)))
+    made.remove_node("without cards")
+    waste = fragmentation.waste(made, asks({"cpu": 1_000}))
+    assert waste[made.rows["b"]] < waste[made.rows["a"]]
+    # Cpu next to free cards is left to pods with cards.
+    assert waste[made.rows["b"]] < waste[made.rows["c"]]
 
 
 def with_one_large_node(count: int, cpu: int, *, used: int) -> Fleet:
