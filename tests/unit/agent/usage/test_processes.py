@@ -1,6 +1,7 @@
 """Owners of processes, by their cgroups."""
 
 import errno
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.amd_trees import refused
 
 UID = "1f2e3d4c-5b6a-4788-9900-aabbccddeeff"
 STATIC = "0123456789abcdef0123456789abcdef"
+OTHER = "2f2e3d4c-5b6a-4788-9900-aabbccddeeff"
 SLICE = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
 
 
@@ -23,6 +25,9 @@ SLICE = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
         (f"12:memory:/kubepods/burstable/pod{UID}/abc\n1:name=systemd:/kubepods/burstable/pod{UID}/abc\n", UID),
         (f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-{SLICE}/abc\n", UID),
         (f"0::/kubepods/burstable/pod{STATIC}/abc\n", STATIC),
+        # A container may name cgroups below its own as it likes.
+        (f"0::/kubepods/burstable/pod{UID}/abc/kubepods/burstable/pod{OTHER}/abc\n", UID),
+        (f"0::/kubepods.slice/{SLICE}/abc.scope/{SLICE.replace('1', '2')}/abc.scope\n", UID),
         ("0::/system.slice/docker-0123456789abcdef.scope\n", None),
         (f"0::/user.slice/pod{UID}\n", None),
         ("0::/\n", None),
@@ -31,6 +36,14 @@ SLICE = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
 )
 def test_a_cgroup_names_a_pod_or_none(text: str, uid: str | None) -> None:
     assert processes.pod_of(text) == uid
+
+
+def test_a_pod_is_found_in_time_that_grows_with_the_path() -> None:
+    path = "0::/" + "kubepods/pod" * 20_000
+    began = time.process_time()
+    assert processes.pod_of(path) is None
+    # It takes 3 ms. Time that grows with the square of the length would be 15 s.
+    assert time.process_time() - began < 2.0
 
 
 @pytest.fixture
