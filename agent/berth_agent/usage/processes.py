@@ -11,15 +11,18 @@ from berth_api.device import ForeignUse
 from berth_api.resources import quantity
 
 _POD: Final = re.compile(
-    r"kubepods(?:[/-](?:burstable|besteffort))?[/-]"
+    r"(?:kubepods|:(?:/\.\.)+)(?:[/-](?:burstable|besteffort))?[/-]"
     r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
 )
 """The pod's cgroup in both of kubelet's spellings: `kubepods/burstable/pod1f2e…-…` and
 `kubepods-burstable-pod1f2e…_….slice`. Static pods have 32 digits.
 
+The kernel shows paths relative to the root of the agent's cgroup namespace. With cgroup v2, the root is the agent's own
+container, so the first spelling may begin without `kubepods`: `0::/../../pod1f2e…-…`.
+
 The first match in a path is the cgroup that kubelet made: a container may name cgroups as those of other pods, but only
-below its own. A pod of an outer cluster does not come first. The kernel shows paths relative to the root of the agent's
-cgroup namespace, and a node that is itself a container, as with kind, has its own namespace."""
+below its own. A pod of an outer cluster does not come first: a node that is itself a container, as with kind, has its
+own cgroup namespace."""
 _CONTAINER: Final = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 """The container's cgroup in both spellings: `…/<id>` and `…/cri-containerd-<id>.scope`. A container may have cgroups
 below its own."""

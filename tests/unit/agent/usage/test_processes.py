@@ -28,6 +28,13 @@ SLICE = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
         # A container may name cgroups below its own as it likes.
         (f"0::/kubepods/burstable/pod{UID}/abc/kubepods/burstable/pod{OTHER}/abc\n", UID),
         (f"0::/kubepods.slice/{SLICE}/abc.scope/{SLICE.replace('1', '2')}/abc.scope\n", UID),
+        # Relative to the cgroup of an agent with a cgroup namespace of its own.
+        (f"0::/../../pod{UID}/abc\n", UID),
+        (f"0::/../../../pod{UID}/abc\n", UID),
+        (f"0::/../../../besteffort/pod{UID}/abc/kubepods/pod{OTHER}\n", UID),
+        (f"0::/../../{SLICE}/cri-containerd-abc.scope\n", UID),
+        (f"0::/../../../../user.slice/pod{UID}\n", None),
+        ("0::/../../../../system.slice/sshd.service\n", None),
         ("0::/system.slice/docker-0123456789abcdef.scope\n", None),
         (f"0::/user.slice/pod{UID}\n", None),
         ("0::/\n", None),
@@ -39,9 +46,9 @@ def test_a_cgroup_names_a_pod_or_none(text: str, uid: str | None) -> None:
 
 
 def test_a_pod_is_found_in_time_that_grows_with_the_path() -> None:
-    path = "0::/" + "kubepods/pod" * 20_000
     began = time.process_time()
-    assert processes.pod_of(path) is None
+    for name in ("kubepods/pod", "kubepods/burstable/pod", ":/.."):
+        assert processes.pod_of("0::/" + name * 20_000) is None
     # It takes 3 ms. Time that grows with the square of the length would be 15 s.
     assert time.process_time() - began < 2.0
 
