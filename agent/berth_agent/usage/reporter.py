@@ -27,8 +27,9 @@ from berth_agent.usage.holders import Holder, PodNames
 from berth_agent.usage.replicas import OfferedReplicas
 from berth_agent.usage.summary import Summaries
 from berth_agent.usage.unheld import UnheldUses
-from berth_api.device import MAX_DEVICES, DeviceSpec, ExceedingUse, ForeignUse, UnheldUse
+from berth_api.device import MAX_DEVICES, MAX_HELD, DeviceSpec, ExceedingUse, ForeignUse, UnheldUse
 from berth_api.names import GPU
+from berth_api.objects.gpupod import MAX_CONTAINERS
 from berth_client.client import ApiClient
 from berth_client.credentials import own_namespace
 from berth_client.errors import CallError
@@ -77,6 +78,10 @@ class UsageReporter:
         """Whether something is to be published or checked again, as after each reading."""
         self._resync_at = 0.0
         self._failure = ""
+        self._too_large: frozenset[tuple[str, str]] = frozenset()
+        """Pods with too many containers for a GpuPod, by namespace and name."""
+        self._exceeds_device = False
+        """Whether containers hold more than the Device lists."""
 
     def observe(self, reading: Reading) -> None:
         """Store the units and processes of a reading."""
@@ -160,12 +165,14 @@ class UsageReporter:
                 self._resync_at = time.monotonic() + self._settings.resync_interval
         mirror = self.admission.mirror
         node, uids = self._settings.node_name, [pod.uid for pod in mirror.pods]
-        wanted = {
-            **use.allocated_pods(mirror.pods, mirror.units, self._summaries, node=node),
-            **use.gpu_pods(mirror.holdings(), mirror.units, self._summaries, node=node, uids=uids),
-        }
+        allocated = use.allocated_pods(mirror.pods, mirror.units, self._summaries, node=node)
+        specs, too_large = use.gpu_pods(mirror.holdings(), mirror.units, self._summaries, node=node, uids=uids)
+        for namespace, pod in sorted(too_large - self._too_large):
+            message = "a pod has too many containers with devices for a GpuPod"
+            _log.warning(message, namespace=namespace, pod=pod, allowed=MAX_CONTAINERS)
+        self._too_large = too_large
         try:
-            await self._gpu_pods.apply(wanted)
+            await self._gpu_pods.apply({**allocated, **specs})
         except CallError as error:
             self._is_due = True
             if not error.is_refused:
@@ -196,8 +203,12 @@ class UsageReporter:
 
         # In a thread: procfs is read.
         foreign, exceeding, unheld = await asyncio.to_thread(by_processes)
+        held = use.held(mirror.holdings(), mirror.units, uids=[pod.uid for pod in pods])
+        if len(held) > MAX_HELD and not self._exceeds_device:
+            _log.warning("too many containers have devices: some are listed in GpuPods alone", allowed=MAX_HELD)
+        self._exceeds_device = len(held) > MAX_HELD
         return NodeUse(
-            held=use.held(mirror.holdings(), mirror.units, uids=[pod.uid for pod in pods]),
+            held=held[:MAX_HELD],
             boot_id=self._boot_id,
             withheld=tuple(sorted(self._minors[card] for card in self.admission.withheld() & self._minors.keys())),
             foreign=foreign,

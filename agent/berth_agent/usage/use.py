@@ -1,11 +1,8 @@
-"""The published use of a node, computed from what containers hold. Apart from logging, pure functions."""
+"""The published use of a node, computed from what containers hold. Pure functions."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Final
-
-import structlog
 
 from berth_agent.kubelet.admission.mirror import Holding
 from berth_agent.kubelet.admission.pods import Pod
@@ -18,15 +15,13 @@ GPU: Final = "gpu"
 MAX_ID: Final = 128
 """Characters of an id; only an invalid allocation has more."""
 
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
-
 
 def held(holdings: Iterable[Holding], units: Units, *, uids: Iterable[str]) -> tuple[HeldByContainer, ...]:
-    """Return what containers hold, in an order that does not change by itself, at most `MAX_HELD` entries.
+    """Return what containers hold, in an order that does not change by itself. A Device lists the first `MAX_HELD`.
 
-    The operator charges what is listed here. So a container with more devices than one entry has room for gets several
+    The operator charges what is listed there. So a container with more devices than one entry has room for gets several
     entries: a device that was left out could be given twice. If there are too many entries, those of pods with these
-    UIDs are left out first. These pods exist, and their GpuPods list the devices, too.
+    UIDs are last. These pods exist, and their GpuPods list the devices, too.
     """
     existing = frozenset(uids)
     ordered = sorted(holdings, key=lambda holding: (holding.namespace, holding.pod, holding.uid, holding.container))
@@ -41,19 +36,18 @@ def held(holdings: Iterable[Holding], units: Units, *, uids: Iterable[str]) -> t
         for holding in ordered
         for devices in _devices(holding, units)
     ]
-    if len(entries) <= MAX_HELD:
-        return tuple(entries)
-    _log_once("too many containers have devices: some of them are listed in GpuPods alone", allowed=MAX_HELD)
-    return tuple(sorted(entries, key=lambda entry: entry.pod_uid in existing)[:MAX_HELD])
+    if len(entries) > MAX_HELD:
+        entries.sort(key=lambda entry: entry.pod_uid in existing)
+    return tuple(entries)
 
 
 def gpu_pods(
     holdings: Iterable[Holding], units: Units, summaries: Summaries, *, node: str, uids: Iterable[str]
-) -> Mapping[tuple[str, str], GpuPodSpec]:
-    """Return the GpuPods of the pods with these UIDs that kubelet gave devices, by namespace and name.
+) -> tuple[Mapping[tuple[str, str], GpuPodSpec], frozenset[tuple[str, str]]]:
+    """Return the GpuPods of the pods with these UIDs that kubelet gave devices, and the pods with too many containers.
 
-    A pod with more containers than a GpuPod has room for gets none: the operator prefers the GpuPod to what the node's
-    Device lists as held, and would not charge what was left out.
+    Both are by namespace and name. A pod with more containers than a GpuPod has room for gets none: the operator
+    prefers the GpuPod to what the node's Device lists as held, and would not charge what was left out.
     """
     existing = frozenset(uids)
     containers: defaultdict[tuple[str, str, str], list[ContainerDevices]] = defaultdict(list)
@@ -62,15 +56,14 @@ def gpu_pods(
             key = holding.namespace, holding.pod, holding.uid
             listed = _devices(holding, units)
             containers[key] += [ContainerDevices(name=holding.container, devices=devices) for devices in listed]
-    specs = {}
+    specs, too_large = {}, set()
     for (namespace, pod, uid), entries in containers.items():
         if len(entries) > MAX_CONTAINERS:
-            message = "a pod has too many containers with devices for a GpuPod"
-            _log_once(message, namespace=namespace, pod=pod, allowed=MAX_CONTAINERS)
+            too_large.add((namespace, pod))
         elif entries:
             shown = summaries.of_devices(device for entry in entries for device in entry.devices)
             specs[namespace, pod] = GpuPodSpec(node_name=node, pod_uid=uid, containers=entries, **shown)
-    return specs
+    return specs, frozenset(too_large)
 
 
 def allocated_pods(
@@ -99,9 +92,3 @@ def _devices(holding: Holding, units: Units) -> list[list[HeldDevice]]:
     minors = ((unit, units.minor(unit)) for unit in holding.ids)
     devices = [HeldDevice(type=GPU, minor=minor, id=unit[:MAX_ID]) for unit, minor in minors if minor is not None]
     return [devices[start : start + MAX_DEVICES] for start in range(0, len(devices), MAX_DEVICES)]
-
-
-@lru_cache(maxsize=64)
-def _log_once(message: str, **details: object) -> None:
-    """Log a warning, unless it was logged before: uses are computed every second."""
-    _log.warning(message, **details)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from berth_agent.kubelet.admission import pods
 from berth_agent.kubelet.admission.admission import Admission, UnavailableError
@@ -17,7 +18,7 @@ from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.publishing.gpupods import GpuPods
 from berth_agent.readings import ClaimedByContainer, NodeUse, Reading
 from berth_agent.usage.reporter import UsageReporter
-from berth_api.device import MAX_DEVICES, ClaimedDevice, DeviceSpec, ForeignUse, UnheldUse
+from berth_api.device import MAX_DEVICES, MAX_HELD, ClaimedDevice, DeviceSpec, ForeignUse, UnheldUse
 from berth_client.errors import Unreachable
 from tests.nvml.fixture import NvmlFixture, Process, a100
 from tests.nvml.probe import Machine, Probe, Start
@@ -29,9 +30,9 @@ OF_GONE = "3f2e3d4c-5b6a-4788-9900-aabbccddeeff"
 GPU = "nvidia.com/gpu"
 
 
-def pod(name: str, count: int) -> Pod:
+def pod(name: str, count: int, *containers: str) -> Pod:
     limits = {GPU: str(count)} if count else {}
-    spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+    spec = {"containers": [{"name": name, "resources": {"limits": limits}} for name in containers or ("main",)]}
     return pods.of_object({"metadata": {"uid": UIDS[name], "namespace": "ns", "name": name}, "spec": spec})
 
 
@@ -40,6 +41,7 @@ class Kubelet:
 
     def __init__(self, **given: str) -> None:
         self.given = given
+        self.containers: tuple[str, ...] = ("main",)
         self.is_away = False
         self.asked = asyncio.Event()
         self.claim_users: tuple[ClaimedByContainer, ...] = ()
@@ -49,8 +51,9 @@ class Kubelet:
         if self.is_away:
             raise UnavailableError("no such socket")
         return tuple(
-            ContainerReport(namespace="ns", pod=name, container="main", by_resource={GPU: frozenset({card})})
+            ContainerReport(namespace="ns", pod=name, container=container, by_resource={GPU: frozenset({card})})
             for name, card in self.given.items()
+            for container in self.containers
         )
 
 
@@ -78,6 +81,9 @@ class Server:
         if self.is_cut:
             raise Unreachable("no answer")
         return {"metadata": {"uid": "u"}}
+
+    async def delete(self, *_: Any, **__: Any) -> None:
+        """Delete a GpuPod."""
 
 
 class World:
@@ -204,3 +210,24 @@ async def test_gpupods_are_listed_again_after_a_write_without_an_answer(world: W
     assert lists > 1
     await world.use(await world.probe.read())
     assert world.server.lists == lists
+
+
+async def test_what_does_not_fit_is_logged_once_until_it_fits(world: World) -> None:
+    many = tuple(f"c{number}" for number in range(MAX_HELD + 1))
+    reading = await world.probe.read()
+    await world.use(reading)
+    world.reporter.admission.replace_pods([pod("other", 1, *many)], 2)
+    with capture_logs() as logs:
+        for containers, times in ((many, 1), (many, 1), (many[:1], 1), (many, 2)):
+            world.kubelet.containers = containers
+            use = await world.use(reading)
+            assert use
+            assert len(use.held) == min(len(containers), MAX_HELD)
+            events = [log["event"] for log in logs if log["log_level"] == "warning"]
+            assert sorted(events) == sorted(
+                [
+                    "a pod has too many containers with devices for a GpuPod",
+                    "too many containers have devices: some are listed in GpuPods alone",
+                ]
+                * times
+            )

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-import structlog
 
 from berth_agent.kubelet.admission import pods
 from berth_agent.kubelet.admission.mirror import Holding
@@ -54,7 +53,7 @@ def test_the_order_does_not_matter() -> None:
 
 def test_a_gpu_pod_has_all_containers_of_a_pod_that_is_there() -> None:
     listed = [holding("a", "x", "GPU-a"), holding("a", "w", "GPU-b"), holding("gone", "x", "MIG-c")]
-    specs = use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"])
+    specs, _ = use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"])
     assert list(specs) == [("ns", "a")]
     gpupod = body(("ns", "a.n"), specs["ns", "a"])
     assert gpupod == {
@@ -112,7 +111,7 @@ WHAT_KUBELET_GAVE_IS_SHOWN_IN_WORDS = {
 )
 def test_what_kubelet_gave_is_shown_in_words(ids: list[str], expected: tuple[str, str, int | None, str]) -> None:
     listed = [holding("a", "init", *ids), holding("a", "main", *ids)]
-    specs = use.gpu_pods(listed, NODE, Summaries.of(SPEC), node="n", uids=["uid-a"])
+    specs, _ = use.gpu_pods(listed, NODE, Summaries.of(SPEC), node="n", uids=["uid-a"])
     assert summary(specs["ns", "a"]) == expected
     assert specs["ns", "a"].allocated == []
 
@@ -122,7 +121,7 @@ def test_the_cards_of_devices_are_described_once_each() -> None:
     spec = DeviceSpec.model_validate({"devices": [card(0), card(1, replicas=4, **place), card(2, mig=TWICE)]})
     listed = [holding("a", "x", "MIG-2::0", "MIG-2::1"), holding("a", "y", "GPU-1::3", "GPU-old")]
     units = Units.of(spec).joined(Units(minors={"GPU-old": 0}, cards=frozenset({"GPU-old"})))
-    specs = use.gpu_pods(listed, units, Summaries.of(spec), node="n", uids=["uid-a"])
+    specs, _ = use.gpu_pods(listed, units, Summaries.of(spec), node="n", uids=["uid-a"])
     assert [card.model_dump(by_alias=True) for card in specs["ns", "a"].cards] == [
         {"minor": 1, "id": "GPU-1", "model": "NVIDIA A100", "busID": "0000:3b:00.0"},
         {"minor": 2, "id": "GPU-2", "model": "", "busID": ""},
@@ -196,28 +195,28 @@ def test_more_devices_than_an_entry_has_room_for_stand_in_several_entries() -> N
     entries = [(entry.container, [device.id for device in entry.devices]) for entry in held(listed)]
     assert [(name, len(devices)) for name, devices in entries] == [("x", MAX_DEVICES), ("x", 2)]
     assert [device for _, devices in entries for device in devices] == [unit[: use.MAX_ID] for unit in ids]
-    [gpupod] = use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"]).values()
-    assert [(entry.name, [device.id for device in entry.devices]) for entry in gpupod.containers] == entries
+    specs, _ = use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"])
+    assert [(entry.name, [device.id for device in entry.devices]) for entry in specs["ns", "a"].containers] == entries
 
 
 def test_a_pod_with_too_many_containers_has_no_gpupod_and_is_held() -> None:
     """The operator prefers the GpuPod, and would not charge what is not in it."""
     listed = [holding("a", f"c{number}", "GPU-a") for number in range(MAX_CONTAINERS)]
-    [gpupod] = use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"]).values()
-    assert len(gpupod.containers) == MAX_CONTAINERS
+    specs, too_large = use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"])
+    assert len(specs["ns", "a"].containers) == MAX_CONTAINERS
+    assert not too_large
     listed.append(holding("a", "more", "GPU-b"))
-    with structlog.testing.capture_logs() as logs:
-        for _ in range(2):
-            assert not use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"])
-    assert [log["pod"] for log in logs] == ["a"]
+    specs, too_large = use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"])
+    assert not specs
+    assert too_large == {("ns", "a")}
     assert len(held(listed)) == len(listed)
 
 
 def test_what_pods_that_are_gone_hold_is_listed_before_what_gpupods_list_too() -> None:
     present = [holding("a", f"c{number}", "GPU-a") for number in range(MAX_HELD)]
     entries = held([*present, holding("gone", "c", "GPU-b")], "uid-a")
-    assert len(entries) == MAX_HELD
-    assert [entry.pod for entry in entries if entry.pod != "a"] == ["gone"]
+    assert len(entries) == MAX_HELD + 1
+    assert [entry.pod for entry in entries[:2]] == ["gone", "a"]
 
 
 def held(holdings: Iterable[Holding], *uids: str) -> tuple[HeldByContainer, ...]:
