@@ -356,11 +356,12 @@ async def test_a_refusal_after_a_server_error_is_reported_and_the_pod_is_tried_a
     assert api.bound() == {"a": "node"}
 
 
-async def test_a_refusal_does_not_free_the_card_while_an_earlier_binding_may_still_be_executed() -> None:
+@pytest.mark.parametrize("status", [403, 409])
+async def test_a_refusal_does_not_free_the_card_while_an_earlier_binding_may_still_be_executed(status: int) -> None:
     world = World()
     world.add_node()
     world.submit(pod("a", {NVIDIA: "1"}), pod("b", {NVIDIA: "1"}, created="2026-01-02T00:00:00Z"))
-    world.api.faults["bind a"] = [Unreachable("no answer"), *[refusal(403, "denied")] * 60]
+    world.api.faults["bind a"] = [Unreachable("no answer"), *[refusal(status, "denied")] * 60]
     async with world.running() as api:
         await asyncio.sleep(70)
         # The request that had no answer has waited for a webhook of another API server until now.
@@ -371,6 +372,17 @@ async def test_a_refusal_does_not_free_the_card_while_an_earlier_binding_may_sti
         await asyncio.sleep(30)
     assert api.bound() == {"a": "node"}
     assert world.users() == 1
+
+
+async def test_a_webhook_that_refuses_with_a_conflict_is_reported_on_the_pod() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.always["bind a"] = refusal(409, "denied: the team has no budget")
+    async with world.running() as api:
+        await asyncio.sleep(30)
+    assert set(api.events_of("a", "FailedBinding")) == {"denied: the team has no budget"}
+    assert world.users() == 0
 
 
 # --- many at once -----------------------------------------------------------------------------------------------

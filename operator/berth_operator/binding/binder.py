@@ -3,7 +3,7 @@
 The answer of the API server decides what happens to the assumed charge:
 
 * Success: the charge stays. A 409 counts as success if the pod has exactly this allocation, because an earlier answer
-  was lost.
+  was lost. If the pod still waits, a 409 is a refusal, because a webhook may refuse with any status.
 * No answer, or a server error: the outcome is unknown, so the same Binding is sent again. The cards stay charged
   meanwhile, because a request that is still in flight may bind the pod to them.
 * A refusal, including the server errors after which nothing was written: the charge is forgotten, and the pod is
@@ -74,7 +74,7 @@ async def send(
 
     `may_be_bound`: whether an earlier send had no definite answer. Admission may refuse a Binding for a bound pod.
     """
-    pod, refusal = placement.pod, None
+    pod = placement.pod
     try:
         await pods.bind(pod.namespace, pod.name, binding)
     except Unreachable as error:
@@ -82,29 +82,27 @@ async def send(
     except ApiError as error:
         if error.status == HTTPStatus.NOT_FOUND:
             return BindOutcome.GONE, error.message
-        if error.status != HTTPStatus.CONFLICT:
-            if not error.is_refused and not any(text in error.message for text in _NOT_WRITTEN):
-                return BindOutcome.UNKNOWN, error.message
-            outcome = BindOutcome.FENCED if names.FENCE in error.message else BindOutcome.REFUSED
-            refusal = outcome, error.message
-            if not may_be_bound:
-                return refusal
+        if not error.is_refused and not any(text in error.message for text in _NOT_WRITTEN):
+            return BindOutcome.UNKNOWN, error.message
+        outcome = BindOutcome.FENCED if names.FENCE in error.message else BindOutcome.REFUSED
+        refusal = outcome, error.message
+        if error.status != HTTPStatus.CONFLICT and not may_be_bound:
+            return refusal
     else:
         return BindOutcome.BOUND, ""
 
-    # It has, or may have, a node already: by this Binding, if an earlier answer was lost.
+    # It may have a node already: by this Binding, if an earlier answer was lost. A webhook may refuse with 409, too.
     try:
         current = await pods.get_pod(pod.namespace, pod.name)
     except Unreachable as error:
         return BindOutcome.UNANSWERED, str(error)
     except ApiError as error:
         return (BindOutcome.GONE if error.status == HTTPStatus.NOT_FOUND else BindOutcome.UNKNOWN), error.message
-    if refusal is not None and not current["spec"].get("nodeName"):
+    metadata, node = current["metadata"], current["spec"].get("nodeName")
+    if metadata["uid"] != pod.uid or (not node and metadata.get("deletionTimestamp")):
+        return BindOutcome.GONE, "deleted"
+    if not node:
         return refusal
-    allocated = (current["metadata"].get("annotations") or {}).get(names.ALLOCATED)
-    is_ours = (
-        current["metadata"]["uid"] == pod.uid
-        and current["spec"].get("nodeName") == placement.node
-        and allocated == annotations(placement).get(names.ALLOCATED)
-    )
+    allocated = (metadata.get("annotations") or {}).get(names.ALLOCATED)
+    is_ours = node == placement.node and allocated == annotations(placement).get(names.ALLOCATED)
     return (BindOutcome.BOUND, "") if is_ours else (BindOutcome.GONE, "bound by another scheduler")
