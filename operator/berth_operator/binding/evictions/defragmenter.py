@@ -225,7 +225,10 @@ class Defragmenter:
             if not advice.moves:
                 # Pods may be leaving the reserved node, of whatever priority.
                 await self._until(
-                    lambda: not (self._waits(uid) and any(map(fleet.is_leaving, fleet.on_node(work.node)))),
+                    lambda: (
+                        not self._waits(uid)
+                        or not any(leaves_soon(fleet, charge) for charge in fleet.on_node(work.node))
+                    ),
                     GONE_SECONDS,
                 )
                 return None

@@ -26,6 +26,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.promise import FoundPlaces
 from berth_operator.core.decision.reservation_backoff import PATIENCE, Backoffs
 from berth_operator.core.decision.workload_unit import unit_of
+from berth_operator.core.fleet.kubelet_allocation import leaves_soon
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import order_of
 from berth_operator.core.values import ending
@@ -354,9 +355,10 @@ class FitsCheck:
             self._retry(examined, places.why.message)
 
     def _ending(self, by: int) -> list[Charge]:
-        """Return the placed pods that have ended by a time, in seconds since 1970, or that end some day."""
+        """Return the placed pods that have ended by a time, in seconds since 1970, or that are expected to end soon."""
         fleet = self._cluster.fleet
-        return [charge for charge in fleet.charges.values() if charge.ends <= by or fleet.is_leaving(charge)]
+        charges = (charge for charge in fleet.charges.values() if charge.uid not in fleet.overdue)
+        return [charge for charge in charges if charge.ends <= by or leaves_soon(fleet, charge)]
 
     # --- gathering ----------------------------------------------------------------------------------------------
 
@@ -380,7 +382,7 @@ class FitsCheck:
                 and charge.pod.startswith(f"{unit.members[0].namespace}/")
                 and any(depends_on(charge, member) for member in requests)
             )
-            if not depends or self._cluster.fleet.is_leaving(charge):
+            if not depends or leaves_soon(self._cluster.fleet, charge):
                 gone.append(charge)
         with self._promises.without_lower(unit.priority):
             if promise.has_capacity(self._cluster.fleet, unit.members, self._policy, gone):

@@ -34,7 +34,7 @@ from berth_operator.core.filters.resources import NAME as RESOURCES
 from berth_operator.core.fleet import extended_resources
 from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.kubelet_allocation import is_pod
+from berth_operator.core.fleet.kubelet_allocation import is_pod, leaves_soon
 from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values import ending
@@ -273,8 +273,10 @@ class _Search:
         ends = []
         for charge in self._placed.charges:
             end = charge.ends
-            if fleet.is_leaving(charge):
+            if leaves_soon(fleet, charge):
                 end = min(charge.ends, int(now))
+            elif charge.uid in fleet.overdue:
+                end = ending.NEVER
             elif charge.ends > now + HORIZON:
                 # What is beyond the horizon is unknown. A pod whose end depends on the waiting one never ends for it.
                 is_awaited = charge.uid not in in_vain and not depends_on(charge, pod)

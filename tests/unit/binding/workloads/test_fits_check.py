@@ -36,6 +36,16 @@ def test_places_are_promised_and_handed_over() -> None:
 # --- not now --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("gather", [0, 600])
+def test_a_workload_does_not_wait_for_a_pod_that_was_deleted_long_ago_and_stays(gather: int) -> None:
+    kueue = Kueue({"a": 2, "b": 2}, of=CheckSettings(gather=gather))
+    kueue.hold("x", 0, 1, metadata={"deletionTimestamp": "1970-01-01T00:10:00Z"})
+    kueue.now += 1000
+    assert kueue.cluster.leaving_pods.expire()
+    kueue.ask("train", pods(4))
+    assert kueue.state("train") is RETRY
+
+
 def test_a_workload_without_places_returns_its_quota_for_longer_each_time() -> None:
     kueue = Kueue({"a": 2, "b": 1})
     kueue.hold("x", 0, 1)

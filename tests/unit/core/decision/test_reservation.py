@@ -91,6 +91,12 @@ def test_the_node_that_has_room_soonest(placed: Sequence[Charge], node: str, awa
     assert sorted(each.minor for each in kept.nominee.grants) == [0, 1, 2, 3]
 
 
+def test_a_pod_that_was_deleted_long_ago_and_stays_is_not_awaited() -> None:
+    fleet = four_cards(replace(TERMINATING, ends=SOON), on_b(0, ends=LATER))
+    fleet.overdue.add(TERMINATING.uid)
+    assert names(reserved(fleet)) == ["b1"]
+
+
 JOB = Owner(kind="Job", name="j", uid="j")
 
 
