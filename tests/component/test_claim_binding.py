@@ -28,7 +28,7 @@ from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.pod_claims import PodClaims
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.builders import cards, charge, grant, inventory, node, pod
+from tests.builders import cards, charge, device, entry, grant, inventory, node, pod
 from tests.component.claim_server import LAG, TOOK_PLACE, Server
 from tests.resource_claims import NVIDIA_DRIVER, gpu, resource_slice
 
@@ -364,6 +364,28 @@ async def test_ours_is_given_up_if_another_pod_got_the_card_by_name(
         assert world.status() == {}
     else:
         await world.bind(placement)
+
+
+async def test_processes_that_hold_no_card_do_not_count_as_a_pod_that_got_it_by_name(world: World) -> None:
+    world.cluster.node_cache.put_device(device("node", *map(entry, range(2))))
+    await world.bind(world.placement("c"))
+    foreign = [{"type": "gpu", "minor": 0, "processes": 1, "memory": "3Gi"}]
+    world.cluster.node_cache.put_device(device("node", *map(entry, range(2)), status={"foreign": foreign}))
+    world.put_pod("q")
+    await world.bind(world.placement(reserved=("c",), name="q"))
+    assert world.consumers() == ["p", "q"]
+
+
+async def test_a_pod_shares_a_claim_of_a_pod_that_runs_even_if_another_pod_got_the_card_by_name(world: World) -> None:
+    fleet = world.cluster.fleet
+    fleet.put_device("node", inventory(*cards(2)))
+    fleet.claims.supply.put_cards("node", cards(2))
+    await world.bind(world.placement("c"))
+    for running in (charge("p"), charge("x", grant(0, core=100))):
+        fleet.charge(running)
+    world.put_pod("q")
+    await world.bind(world.placement(reserved=("c",), name="q"))
+    assert world.consumers() == ["p", "q"]
 
 
 async def test_ours_is_given_up_if_the_watch_does_not_show_it(world: World) -> None:

@@ -272,7 +272,11 @@ class ClaimBinder:
             return False
         if placement.pod.uid not in claim.reserved_for:
             raise ResourceClaimError(f"claim {key} lost its reservation in the meantime")
-        if excess := next(overbooked(self._cluster.fleet, placement.node, claim), ""):
+        fleet, placements = self._cluster.fleet, self._cluster.placements
+        others = claim.reserved_for - {placement.pod.uid}
+        # If a pod runs with the claim, the claim stays allocated, whether this pod uses it or not.
+        is_in_use = any(uid in fleet.charges and not placements.is_assumed(uid) for uid in others)
+        if not is_in_use and (excess := next(overbooked(fleet, placement.node, claim), "")):
             raise ResourceClaimError(f"{excess} in the meantime")
         return True
 

@@ -12,6 +12,7 @@ from berth_operator.core.fleet import claim_charges
 from berth_operator.core.fleet.dra.matching import NO_MATCH, CardKey
 from berth_operator.core.fleet.dra.node_devices import NodeDevices
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.kubelet_allocation import is_pod
 
 
 def overbooked(fleet: Fleet, node: str, claim: ClaimState) -> Iterator[str]:
@@ -45,7 +46,7 @@ def _pod_with_card(fleet: Fleet, node: str, claim: ClaimState, name: DeviceID, d
     if not match.cards:
         return ""
     for charge in fleet.on_node(node):
-        if charge.uid in claim.reserved_for or claim_charges.is_of_claim(charge):
+        if charge.uid in claim.reserved_for or claim_charges.is_of_claim(charge) or not is_pod(charge):
             continue
         by_claims = {(grant.type, grant.id) for grant in charge.claims.grants}
         for grant in charge.grants:
