@@ -33,7 +33,7 @@ from berth_api.values import decoding
 from berth_client.client import IDLE_SECONDS
 from berth_client.errors import ApiError, CallError, Unreachable
 from berth_client.lists import pages
-from berth_client.objects import Object, without_managed_fields
+from berth_client.objects import READING_ERRORS, Object, without_managed_fields
 
 WATCH_SECONDS: Final = (300, 600)
 """Range of a watch's duration, drawn at random for each watch so that watches do not all end at once."""
@@ -105,10 +105,21 @@ class Source:
     """`fieldSelector`, `labelSelector`."""
 
     transform: Callable[[Object], Object] = without_managed_fields
-    """Applied page by page, so that a long list is never held in memory as a whole."""
+    """Applied page by page, so that a long list is never held in memory as a whole. It only removes fields."""
 
     optional: bool = False
     """Whether the server may lack the kind; there are no objects until it serves the kind."""
+
+    def transformed(self, obj: Object) -> Object:
+        """Return an object as the sink gets it.
+
+        If `transform` cannot read the object, the sink gets all fields. The sink reads the object and logs what is
+        wrong. An error here would end the watch.
+        """
+        try:
+            return self.transform(obj)
+        except READING_ERRORS:
+            return obj
 
 
 GetPage = Callable[[str, Mapping[str, str]], Coroutine[Any, Any, Object]]
@@ -135,7 +146,7 @@ async def list_once(
     try:
         async with contextlib.aclosing(pages(functools.partial(get_page, source.path), source.params)) as fetched:
             async for page in fetched:
-                objects = [source.transform(item) for item in page.get("items") or ()]
+                objects = [source.transformed(item) for item in page.get("items") or ()]
                 listing.put(objects)
                 version = str(page["metadata"]["resourceVersion"])
                 heard(len(objects))
@@ -275,7 +286,7 @@ class Reflector:
         if event_type == "BOOKMARK":
             self._on_bookmark(version)
         else:
-            self._sink.apply(event_type, self._source.transform(obj))
+            self._sink.apply(event_type, self._source.transformed(obj))
         # After the sink: if it fails, this version counts as not seen.
         self._version = version
         self._failures = 0

@@ -61,7 +61,7 @@ def job_set(world: World, *jobs: Raw, annotations: Raw | None = None, **spec: An
     dict(gang_owners.sources(world.cluster, {"jobset.x-k8s.io"}))
     metadata = {"namespace": "ns", "name": "train", "uid": "u", "annotations": annotations or {}}
     raw = {"metadata": metadata, "spec": {"replicatedJobs": list(jobs), **spec}}
-    world.cluster.put_owner("JobSet", gang_owners.transform(OWNED["JobSet"], raw))
+    world.cluster.put_owner("JobSet", gang_owners.read(OWNED["JobSet"], raw))
 
 
 def promised(world: World) -> list[str]:
@@ -159,7 +159,7 @@ def group_set(world: World, replicas: int = 1, size: int = 3) -> None:
     }
     raw = {"metadata": {"namespace": "ns", "name": "vllm", "uid": "u"}, "spec": spec}
     kind = "LeaderWorkerSet group"
-    world.cluster.put_owner(kind, gang_owners.transform(OWNED[kind], raw))
+    world.cluster.put_owner(kind, gang_owners.read(OWNED[kind], raw))
 
 
 async def test_places_beyond_those_of_a_smaller_group_are_free_when_it_is_decided() -> None:
@@ -272,7 +272,7 @@ async def test_workers_are_placed_where_their_launcher_will_fit_if_it_requests_d
     replicas = {"Launcher": {"template": launcher}, "Worker": {"replicas": 2}}
     spec = {"launcherCreationPolicy": "WaitForWorkersReady", "mpiReplicaSpecs": replicas}
     raw = {"metadata": {"namespace": "ns", "name": "mpi", "uid": "u"}, "spec": spec}
-    world.cluster.put_owner("MPIJob", gang_owners.transform(OWNED["MPIJob"], raw))
+    world.cluster.put_owner("MPIJob", gang_owners.read(OWNED["MPIJob"], raw))
     owner = {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "mpi", "uid": "u", "controller": True}
     workers = [pod(f"mpi-worker-{index}", {NVIDIA: "1"}, metadata={"ownerReferences": [owner]}) for index in range(2)]
     labels = {"training.kubeflow.org/job-name": "mpi", "training.kubeflow.org/job-role": "launcher"}

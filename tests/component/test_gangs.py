@@ -944,7 +944,7 @@ def ray(name: str) -> Raw:
 def ray_cluster(replicas: int) -> Raw:
     """Return a RayCluster as its watch shows it."""
     spec = {"workerGroupSpecs": [{"replicas": replicas, "minReplicas": 0, "maxReplicas": 9}]}
-    return gang_owners.transform(
+    return gang_owners.read(
         OWNED["RayCluster"], {"metadata": {"namespace": "ns", "name": "llm", "uid": "u"}, "spec": spec}
     )
 

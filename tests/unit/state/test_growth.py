@@ -183,7 +183,7 @@ def test_what_an_object_without_pods_costs_follows_its_length(kind: str) -> None
     dict(gang_owners.sources(cluster, {OWNED[kind].group}))
     before = sum(sizes(cluster).values())
     raw = {"metadata": {"namespace": "ns", "name": "x", "uid": "u"}, "spec": specs[kind]}
-    cluster.put_owner(kind, gang_owners.transform(OWNED[kind], raw))
+    cluster.put_owner(kind, gang_owners.read(OWNED[kind], raw))
     made = sum(sizes(cluster).values()) - before
     # The JobSet has 4,950 pairs of jobs, each twice.
     assert made < (50 if kind != "JobSet" else 15_000)

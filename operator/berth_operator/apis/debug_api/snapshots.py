@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from berth_client.objects import READING_ERRORS
 from berth_client.reflector import GetPage, list_once
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.fleet import Fleet
@@ -95,7 +96,7 @@ class Listed:
         def put(pod: Mapping[str, Any]) -> None:
             try:
                 charges.append(pods.charge(pod, kinds, trusted, kubernetes=kubernetes))
-            except ValueError:  # which the leader logs
+            except READING_ERRORS:  # which the leader logs
                 charges.append(pods.unreadable(pod, self._cluster.fleet.cards))
 
         await list_once(self._get_page, pods_where(selector), Once(put))

@@ -16,7 +16,7 @@ import orjson
 import structlog
 
 from berth_api.values.caching import compact
-from berth_client.objects import Object
+from berth_client.objects import READING_ERRORS, Object
 from berth_client.reflector import EventType
 from berth_operator.apis.aggregated.kinds import Entry, Key
 from berth_operator.apis.aggregated.watch_cache import HISTORY_BYTES, WatchCache
@@ -75,7 +75,7 @@ class ReflectedCache(WatchCache):
         """Return the object of a custom resource; None, and a log line, if it violates its definition."""
         try:
             return self._convert(obj)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except READING_ERRORS as error:
             # Definitions may have been looser when it was written; one such object must not end the program.
             metadata = obj["metadata"]
             where = {"namespace": metadata.get("namespace", ""), "name": metadata["name"]}

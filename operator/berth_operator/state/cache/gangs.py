@@ -8,6 +8,7 @@ from berth_api import names
 from berth_api.admission import routing
 from berth_api.values import keys
 from berth_api.words import OWN_GROUPS, TABLE, PodGroupKind
+from berth_client.objects import READING_ERRORS
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.queue.gang_tracker import GangTracker, Group, LaterMembers
@@ -17,6 +18,7 @@ from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.nominator import Nominator
 from berth_operator.state.cache.promises import PlacePromises
+from berth_operator.state.cache.unreadable import UnreadableObjects
 from berth_operator.state.cache.views import GroupView, StatusKind
 from berth_operator.state.cache.waker import Waker
 from berth_operator.state.objects import groups, pod_sets, pods
@@ -55,6 +57,7 @@ class Gangs:
         """(kind, namespace/name) of a controller -> what was read of it."""
         self._gang_sizes: dict[str, int] = {}
         """Key of a gang whose controller was read -> its size."""
+        self._unreadable = UnreadableObjects("members of gangs")
         self.templates = Templates()
         """How pods are made from the templates in controllers."""
 
@@ -277,8 +280,18 @@ class Gangs:
             record=annotations.get(names.BOUND_WITH, ""),
         )
         if gang.controller and names.EPOCH in annotations and self._gang_tracker.needs_request(charge.uid):
-            self._gang_tracker.put_request(pods.pending(raw, self.templates.kinds, self.templates.priorities))
+            self._put_request(raw)
         self._changed(gang)
+
+    def _put_request(self, raw: Object) -> None:
+        """Record what a bound member requested. Without it, the pod is charged nevertheless."""
+        uid = raw["metadata"]["uid"]
+        try:
+            self._gang_tracker.put_request(pods.pending(raw, self.templates.kinds, self.templates.priorities))
+        except READING_ERRORS as error:
+            self._unreadable.put(uid, raw, error)
+        else:
+            self._unreadable.discard(uid)
 
     def judge(self) -> list[tuple[str, list[Charge]]]:
         """Judge whether the gangs that another leader bound have formed; return unknown cases with their pods.
@@ -293,6 +306,7 @@ class Gangs:
     def release(self, uid: str, gang: Membership) -> None:
         """Record that a member no longer has a node."""
         self._gang_tracker.release(uid)
+        self._unreadable.discard(uid)
         self._changed(gang)
 
     def put_ended(self, raw: Object) -> None:

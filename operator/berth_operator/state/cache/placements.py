@@ -25,6 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from berth_api.request import Kinds
+from berth_client.objects import READING_ERRORS
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -180,7 +181,7 @@ class Placements:
         uid, fleet = raw["metadata"]["uid"], self._fleet
         try:
             charge = pods.charge(raw, self._kinds, self._trusted, fleet.resolve_grants, fleet.kubernetes)
-        except ValueError as error:
+        except READING_ERRORS as error:
             self._unreadable.put(uid, raw, error)
             known = fleet.charges.get(uid)
             if known is None or known.node != raw["spec"]["nodeName"]:

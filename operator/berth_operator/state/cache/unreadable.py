@@ -22,8 +22,8 @@ class UnreadableObjects:
         self._versions: dict[str, str] = {}
         """Key of an object -> its resourceVersion."""
 
-    def put(self, key: str, raw: Object, error: ValueError) -> None:
-        """Add an object that raised an error when it was read."""
+    def put(self, key: str, raw: Object, error: Exception) -> None:
+        """Add an object that raised one of `READING_ERRORS` when it was read."""
         metadata = raw["metadata"]
         version = str(metadata.get("resourceVersion") or "")
         if self._versions.get(key) != version:
@@ -34,7 +34,8 @@ class UnreadableObjects:
                 namespace=metadata.get("namespace") or "",
                 name=metadata["name"],
                 version=version,
-                error=str(error)[:MAX_ERROR],
+                # Only the text of our own errors says what is wrong.
+                error=(str(error) if isinstance(error, ValueError) else repr(error))[:MAX_ERROR],
                 # It may be a defect of Berth.
                 exc_info=error,
             )

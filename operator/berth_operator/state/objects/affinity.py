@@ -5,6 +5,7 @@ created. It also merges `matchLabelKeys` of topology spread constraints. kube-sc
 spread constraints again, with the pod's current labels.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -107,7 +108,8 @@ def _term(raw: Object, namespace: str) -> Term:
     if not names and selected is None:
         names = (namespace,)
     peers = Peers(selector=selector(raw.get("labelSelector")), namespaces=names, namespace_selector=selector(selected))
-    return Term(key=raw["topologyKey"], peers=peers)
+    # Raises TypeError for anything but a string: a bound pod could not be charged with it.
+    return Term(key=sys.intern(raw["topologyKey"]), peers=peers)
 
 
 def _spreads(

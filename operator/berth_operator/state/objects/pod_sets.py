@@ -14,6 +14,7 @@ from berth_api import names, resources
 from berth_api.admission import renaming, routing
 from berth_api.admission.routing import Route
 from berth_api.request import BUILT_IN, Kinds
+from berth_client.objects import READING_ERRORS
 from berth_operator.core.dra.fields import Field, FieldError
 from berth_operator.core.values.quota_workload import PodSet
 from berth_operator.core.values.request import PendingPod
@@ -124,7 +125,7 @@ def read(workload: Field, templates: Templates) -> tuple[PodSet, ...]:
             continue
         try:
             first = pods.pending(pod, templates.kinds, templates.priorities)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except READING_ERRORS as error:
             raise FieldError(f"{pod_set.path}.template: cannot be read: {error!r:.200}") from error
         # Admission injects what these name when the pod is created.
         first = replace(first, request=replace(first.request, uninjected=(), unlimited=()))
@@ -180,7 +181,7 @@ def _created(workload: Field, pod_set: Field, assignment: Field, templates: Temp
         tolerations += flavor.tolerations
     try:
         return _admitted(created_metadata, {**spec, "nodeSelector": selector, "tolerations": tolerations}, templates)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except READING_ERRORS as error:
         raise FieldError(f"{template.path}: cannot be read: {error!r:.200}") from error
 
 
@@ -202,16 +203,12 @@ def read_template(template: Object, namespace: str, templates: Templates) -> Pen
 
     Its name and UID are empty.
     """
-    of_template = template.get("metadata") or {}
-    metadata = {
-        "namespace": namespace,
-        "name": "",
-        "uid": "",
-        **{kind: dict(of_template.get(kind) or {}) for kind in ("labels", "annotations")},
-    }
     try:
+        of_template = template.get("metadata") or {}
+        of_pods = {kind: dict(of_template.get(kind) or {}) for kind in ("labels", "annotations")}
+        metadata = {"namespace": namespace, "name": "", "uid": "", **of_pods}
         pod = pods.pending(_admitted(metadata, template.get("spec") or {}, templates), templates.kinds)
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except READING_ERRORS:
         return None
     # Admission injects what these name when the pod is created.
     return replace(pod, request=replace(pod.request, uninjected=(), unlimited=()))

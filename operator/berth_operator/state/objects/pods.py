@@ -1,6 +1,7 @@
 """Pods, parsed from the API: pending pods, and the charges of bound ones."""
 
 import itertools
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -17,7 +18,7 @@ from berth_api.values.caching import compact, sized_cache
 from berth_api.words import misspelt
 from berth_api.words.no_devices import ABOUT_DEVICES
 from berth_client import times
-from berth_client.objects import without_managed_fields
+from berth_client.objects import READING_ERRORS, without_managed_fields
 from berth_operator.core.decision import messages
 from berth_operator.core.values import limits, releases
 from berth_operator.core.values.charge import NOT_STARTED, Charge
@@ -164,7 +165,7 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         request=pod_request,
         scheduler=spec.get("schedulerName") or names.SCHEDULER,
         error=error,
-        priority=spec.get("priority") or 0,
+        priority=operator.index(spec.get("priority") or 0),
         weight=weight,
         created=metadata.get("creationTimestamp") or "",
         annotation_bytes=sum(
@@ -211,7 +212,7 @@ def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
     """Read what a bound pod requested while it waited; an empty request if that is invalid."""
     try:
         return _request(pod, kinds)
-    except ValueError:
+    except READING_ERRORS:
         return PodRequest()
 
 
@@ -417,7 +418,8 @@ def charge(
         terminating=bool(metadata.get("deletionTimestamp")),
         gang=gang,
         alike_key=request_of(pod, kinds).alike_key if gang else None,
-        priority=pod["spec"].get("priority") or 0,
+        # Raises TypeError for anything but an integer: a bound pod could not be charged with it.
+        priority=operator.index(pod["spec"].get("priority") or 0),
         started=times.seconds(status.get("startTime") or "", NOT_STARTED),
         ends=endings.of_placed(pod),
         owner=_owner(metadata),
@@ -433,6 +435,7 @@ def unreadable(pod: Object, types: Iterable[str]) -> Charge:
     protects devices.
     """
     metadata, spec = pod["metadata"], pod["spec"]
+    priority = spec.get("priority")
     return Charge(
         uid=metadata["uid"],
         pod=keys.of(pod),
@@ -440,7 +443,7 @@ def unreadable(pod: Object, types: Iterable[str]) -> Charge:
         resources=((PODS, 1),),
         unknown=tuple(types),
         terminating=bool(metadata.get("deletionTimestamp")),
-        priority=spec.get("priority") or 0,
+        priority=priority if isinstance(priority, int) else 0,
         owner=_owner(metadata),
         scheduler=interning.intern(spec.get("schedulerName") or names.SCHEDULER),
     )

@@ -19,12 +19,20 @@ def sources(cluster: Cluster, groups: Collection[str]) -> Iterator[tuple[str, tu
     watched = {kind: owners for kind, owners in OWNED.items() if owners.group in groups}
     cluster.gangs.set_owner_kinds(watched.keys())
     for kind, owners in watched.items():
-        source = Source(path=owners.path, optional=True, transform=partial(transform, owners))
-        put, remove = partial(cluster.put_owner, kind), partial(cluster.remove_owner, kind)
-        yield f"owners of kind {kind}", (source, Table(kind=kind, key=keys.of, put=put, remove=remove))
+        yield f"owners of kind {kind}", (Source(path=owners.path, optional=True), _table(cluster, kind, owners))
 
 
-def transform(owners: Owners, raw: Object) -> Object:
+def _table(cluster: Cluster, kind: str, owners: Owners) -> Table:
+    """Return the table for the owners of a kind."""
+    return Table(
+        kind=kind,
+        key=keys.of,
+        put=lambda raw: cluster.put_owner(kind, read(owners, raw)),
+        remove=partial(cluster.remove_owner, kind),
+    )
+
+
+def read(owners: Owners, raw: Object) -> Object:
     """Return an owner with only what its gangs need: most pod templates are not needed, and may be large."""
     kept = {name: raw["metadata"].get(name) for name in ("namespace", "name", "uid", "resourceVersion")}
     kept["creationTimestamp"] = raw["metadata"].get("creationTimestamp") or ""

@@ -7,10 +7,12 @@ from typing import Any, Final
 import structlog
 
 from berth_api.values import keys
+from berth_client.objects import READING_ERRORS
 from berth_client.reflector import Source
 from berth_operator.core.dra.fields import Field, FieldError
 from berth_operator.core.values.quota_workload import PodSet
 from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.unreadable import UnreadableObjects
 from berth_operator.state.objects import pod_sets, workloads
 from berth_operator.state.objects.pod_sets import Templates, UnknownFlavorError
 from berth_operator.state.objects.workloads import WorkloadView
@@ -39,6 +41,7 @@ class QuotaObjects:
         self._cluster, self._templates = cluster, templates
         self._raw: dict[str, Object] = {}
         """namespace/name -> unfinished Workload that lists an AdmissionCheck, of whatever controller."""
+        self._unreadable = UnreadableObjects("workloads")
         self._read: dict[str, _Read] = {}
         self.views: dict[str, WorkloadView] = {}
         """namespace/name -> Workload with one of our AdmissionChecks."""
@@ -62,6 +65,7 @@ class QuotaObjects:
     def remove_workload(self, key: str) -> None:
         """Remove a Workload (namespace/name)."""
         self._raw.pop(key, None)
+        self._unreadable.discard(key)
         self._forget(key)
 
     def put_flavor(self, raw: Object) -> None:
@@ -84,6 +88,9 @@ class QuotaObjects:
         name = keys.name_of(raw)
         if raw["spec"].get("controllerName") != workloads.CONTROLLER:
             return
+        for condition in (raw.get("status") or {}).get("conditions") or ():
+            # They are read again to write our condition, where an error would end the operator.
+            condition.get("type")
         is_new, self.checks[name] = name not in self.checks, raw
         self.on_check()
         if is_new:
@@ -118,6 +125,11 @@ class QuotaObjects:
             view = workloads.read(self._raw[key], self.checks, self._pod_sets)
         except UnknownFlavorError:
             return  # it is read again with the flavor
+        except READING_ERRORS as error:
+            # Not an error of the flavor or check with which it is read again.
+            self._unreadable.put(key, self._raw[key], error)
+            return
+        self._unreadable.discard(key)
         if view is None:
             self._forget(key)
             return

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from berth_api import names
+from berth_client.objects import READING_ERRORS
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, EventType, ListWatchApi, Reflector, Sink, Source
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.unreadable import UnreadableObjects
@@ -51,7 +52,7 @@ class PodTable:
                 self.cluster.put_bound(pod)
             else:
                 self.cluster.put_pending(pod)
-        except ValueError as error:
+        except READING_ERRORS as error:
             self._unreadable.put(uid, pod, error)
         else:
             self._unreadable.discard(uid)

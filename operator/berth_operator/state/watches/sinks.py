@@ -5,6 +5,7 @@ from typing import Any
 
 from berth_api.values import keys
 from berth_api.words import PodGroupKind
+from berth_client.objects import READING_ERRORS
 from berth_client.reflector import EventType
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.unreadable import UnreadableObjects
@@ -45,7 +46,7 @@ class Table:
         key = self._key(obj)
         try:
             self._put(obj)
-        except ValueError as error:
+        except READING_ERRORS as error:
             self._unreadable.put(key, obj, error)
         else:
             self._known.add(key)
