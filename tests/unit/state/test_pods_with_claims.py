@@ -293,6 +293,20 @@ def test_kube_schedulers_words(change: Event, expected: str) -> None:
 # --- which devices ----------------------------------------------------------------------------------------------
 
 
+def test_a_pod_for_which_a_full_claim_is_reserved_uses_it() -> None:
+    world = World()
+    world.to.put_claim(allocated("c", "gpu-0", pods=[f"uid-{number}" for number in range(255)] + ["uid-p"]))
+    assert isinstance(world.decision("p"), Placement)
+    # They are of one class, so both are decided until the pod is placed. The other pod's Binding is refused.
+    assert isinstance(world.decision("other"), Placement)
+    world.placed("p")
+    assert reason(world.decision("other")) == "resourceclaim in use"
+    world.cluster.placements.forget("uid-p")
+    assert isinstance(world.decision("p"), Placement)
+    world.cluster.remove_pending("uid-p")
+    assert reason(world.decision("other")) == "resourceclaim in use"
+
+
 def test_pods_in_a_row_never_get_one_device_whatever_the_api_server_shows() -> None:
     world = World("a", "b")
     placements = []

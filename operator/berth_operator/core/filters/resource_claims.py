@@ -7,11 +7,13 @@ from typing import Final
 
 import numpy as np
 
+from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
@@ -57,7 +59,7 @@ def problem(fleet: Fleet, request: PodRequest) -> str:
     for use in request.claims:
         claim = fleet.claims.claims[use.claim]
         if claim.allocation:
-            if len(claim.reserved_for) >= MAX_RESERVED and use.owner not in claim.reserved_for:
+            if len(claim.reserved_for) >= MAX_RESERVED and not _may_be_reserved_for(fleet, claim, use):
                 return IN_USE
             continue
         if fleet.claims.supply.is_assumed(use.claim):
@@ -66,3 +68,14 @@ def problem(fleet: Fleet, request: PodRequest) -> str:
             if choice.device_class not in fleet.claims.classes:
                 return f"request {choice.full_name}: device class {choice.device_class} does not exist"
     return claim_counts.refusal(fleet, request)
+
+
+def _may_be_reserved_for(fleet: Fleet, claim: ClaimState, use: ClaimUse) -> bool:
+    """Return whether a claim may be reserved for a waiting pod of the class already, as after a Binding that failed.
+
+    If pods share the claim, the class does not show which of them has the reservation. The API server's answer to the
+    reservation then refuses the others before their Binding.
+    """
+    if use.owner:
+        return use.owner in claim.reserved_for
+    return not fleet.claims.own_consumers(claim) <= fleet.charges.keys()

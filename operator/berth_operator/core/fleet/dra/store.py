@@ -312,6 +312,10 @@ class Claims:
             return []
         return [self.claims[key] for key in sorted(self._of_pod[uid])]
 
+    def own_consumers(self, claim: ClaimState) -> frozenset[str]:
+        """Return the UIDs of Berth's pods, waiting or placed, that a claim is reserved for."""
+        return claim.reserved_for & self._own_pods
+
     def pod_left(self, uid: str) -> list[ClaimState]:
         """Record that a pod has left its node; return the claims that are still reserved for it."""
         if claims := self.of_pod(uid):
