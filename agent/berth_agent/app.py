@@ -359,7 +359,7 @@ class Agent:
     def _heard(self, *devices: Object) -> None:
         """Read the Devices again if one of these annotations changed."""
         for device in devices:
-            device_annotations = device["metadata"].get("annotations", {})
+            device_annotations = device["metadata"].get("annotations") or {}
             known = self._publisher.annotations(device["metadata"]["name"])
             if any(device_annotations.get(annotation) != known.get(annotation) for annotation in ANNOTATIONS):
                 self._resync_at = 0.0

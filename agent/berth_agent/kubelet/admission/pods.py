@@ -148,6 +148,19 @@ def of_object(raw: Object, plugin: Collection[str] = PLUGIN) -> Pod:
     )
 
 
+def unreadable(raw: Object) -> Pod:
+    """Return a pod that `of_object` cannot read: it may hold any card."""
+    metadata = raw["metadata"]
+    return Pod(
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        created=metadata.get("creationTimestamp") or "",
+        version=int(metadata.get("resourceVersion") or 0),
+        may_hold_any=True,
+    )
+
+
 def _container(raw: Object, annotations: Mapping[str, str], plugin: Collection[str], *, init: bool) -> ContainerSpec:
     limits = (raw.get("resources") or {}).get("limits") or {}
     wants = {name: quantity.parse(amount) for name, amount in limits.items() if is_of_plugin(name, plugin)}

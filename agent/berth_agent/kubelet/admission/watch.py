@@ -1,7 +1,8 @@
 """The agent's own watch of its node's pods, of all schedulers, and the Events that it creates on them."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -15,7 +16,7 @@ from berth_api import names
 from berth_client import times
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
-from berth_client.objects import Object
+from berth_client.objects import READING_ERRORS, Object
 from berth_client.reflector import EventType
 
 MAX_MESSAGE: Final = 1000
@@ -34,6 +35,8 @@ class NodePods:
         self._client, self._plugin = client, plugin
         self._node = node
         self._selector = f"spec.nodeName={node}"
+        self._read: dict[str, Pod] = {}
+        """UID -> pod as it was read last."""
         self._warned: set[tuple[str, str]] = set()
         """(UID, message) of the Events that were created, or are in `_events`."""
         self._events: asyncio.Queue[tuple[Pod, dict[str, Any]]] = asyncio.Queue(MAX_EVENTS)
@@ -49,7 +52,7 @@ class NodePods:
             objects, version = await self._client.list(PODS, {"fieldSelector": self._selector})
         except CallError as error:
             raise UnavailableError(str(error)) from error
-        return [pods.of_object(obj, self._plugin) for obj in objects], int(version)
+        return self._read_all(objects), int(version)
 
     def warn(self, of: Sequence[Pod], text: str) -> None:
         """Have `write_events` create an Event on pods that kubelet was refused, once for each text."""
@@ -72,17 +75,43 @@ class NodePods:
         """Keep the mirror's pods up to date until cancelled."""
 
         def replace_pods(objects: list[Object], version: str) -> None:
-            present = [pods.of_object(obj, self._plugin) for obj in objects]
+            present = self._read_all(objects)
             admission.replace_pods(present, int(version))
             uids = {pod.uid for pod in present}
             self._warned = {(uid, text) for uid, text in self._warned if uid in uids}
 
         def changed(event_type: EventType, obj: Object) -> None:
-            update = admission.mirror.remove if event_type == "DELETED" else admission.mirror.put
-            if update(pods.of_object(obj, self._plugin)):
+            pod, is_deleted = self._read_one(obj), event_type == "DELETED"
+            if is_deleted:
+                self._read.pop(pod.uid, None)
+            update = admission.mirror.remove if is_deleted else admission.mirror.put
+            if update(pod):
                 admission.changed.set()
 
         await follow(self._client, PODS, selector=self._selector, listed=replace_pods, changed=changed)
+
+    def _read_all(self, objects: Iterable[Object]) -> list[Pod]:
+        """Read a list of all pods."""
+        listed = [self._read_one(obj) for obj in objects]
+        self._read = {pod.uid: pod for pod in listed}
+        return listed
+
+    def _read_one(self, obj: Object) -> Pod:
+        """Read a pod. A pod that cannot be read must not end the agent, and is logged once for each version.
+
+        It keeps what was read before, so that its cards are not given to another pod. Otherwise it may hold any card.
+        """
+        try:
+            pod = pods.of_object(obj, self._plugin)
+        except READING_ERRORS as error:
+            pod = pods.unreadable(obj)
+            if (known := self._read.get(pod.uid)) is not None:
+                pod = replace(known, version=pod.version)
+            if pod != known:
+                # It may be a defect of Berth.
+                _log.warning("pod cannot be read", pod=pod.key, error=repr(error)[:MAX_MESSAGE], exc_info=error)
+        self._read[pod.uid] = pod
+        return pod
 
 
 def event(pod: Pod, text: str, *, node: str) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 import asyncio
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from berth_agent.kubelet.admission.admission import Admission
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
@@ -81,3 +83,21 @@ async def test_events_that_wait_have_a_bound() -> None:
         await asyncio.sleep(1)
         writing.cancel()
     assert client.sent == [pod.name for pod in refused]
+
+
+async def test_a_pod_that_cannot_be_read_ends_nothing() -> None:
+    """It keeps what was read of it before. Otherwise it may hold any card."""
+    client: Any = Client()
+    node, objects = NodePods(client=client, node="n"), (await client.list())[0]
+    before, _ = await node.pods()
+    for obj, limits in zip(objects, ("x", {GPU: None}), strict=True):
+        obj["metadata"]["resourceVersion"] = "2"
+        obj["spec"] = {"containers": [{"name": "c0", "resources": {"limits": limits}}]}
+    new = {"metadata": {"uid": "c", "namespace": "ns", "name": "c"}, "spec": {"containers": [None]}}
+    client.list = lambda *_: asyncio.sleep(0, ([*objects, new], "2"))
+    with capture_logs() as logs:
+        for _ in range(2):
+            after, _ = await node.pods()
+    assert after[:2] == [replace(pod, version=2) for pod in before]
+    assert after[2] == Pod(uid="c", namespace="ns", name="c", may_hold_any=True)
+    assert [(line["event"], line["pod"]) for line in logs] == [("pod cannot be read", f"ns/{name}") for name in "abc"]
