@@ -704,7 +704,6 @@ async def test_pods_that_cannot_be_written_delay_no_others() -> None:
     "answer",
     [
         pytest.param(refusal(404), id="gone"),
-        pytest.param(refusal(409), id="another of its name"),
         pytest.param(
             refusal(
                 422, "status.nominatedNodeName: Forbidden: may not be set on pods that are already bound to a node"
@@ -724,6 +723,16 @@ async def test_a_report_that_its_pod_needs_no_more_is_no_error(answer: ApiError)
             await asyncio.sleep(200)
             assert world.reporter.waiting == 0
     assert [each for each in logs if each["log_level"] != "debug"] == []
+
+
+async def test_a_reason_that_was_refused_with_a_conflict_is_written_later() -> None:
+    world = World()
+    create_pods(world, 1, "a")
+    world.api.faults["condition a0"] = [refusal(409, "a webhook denied the request")] * 3
+    async with world.running() as api:
+        report_failure(world, ["a0"], "reason")
+        await asyncio.sleep(10)
+        assert api.messages("a0") == ["reason"]
 
 
 async def test_a_nominated_node_is_written_with_the_reason_and_at_once() -> None:

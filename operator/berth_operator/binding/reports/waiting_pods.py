@@ -67,6 +67,8 @@ MIN_PAUSE: Final = 0.01
 """Seconds between two looks at the reports that are held back, at least."""
 MAX_RETRY: Final = 60.0
 """Seconds between two attempts at a report that fails."""
+MAX_CONFLICTS: Final = 4
+"""Attempts after which one more conflict shows that the pod was replaced."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -438,16 +440,20 @@ class WaitingPods:
             series.recorded = count
 
     def _failed(self, record: _Record, error: CallError) -> None:
-        """Drop the record if its pod is gone, replaced by another, or bound; otherwise retry later."""
-        pod = record.pod
-        is_gone = error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
+        """Drop the record if its pod is gone or bound; otherwise retry later.
+
+        After a conflict, the pod may have been replaced by another. But a webhook may refuse with the same status, and
+        the API server answers so if others write the pod all the time. So a few are tried again.
+        """
+        pod, is_conflict = record.pod, error.status == HTTPStatus.CONFLICT
+        is_gone = error.status == HTTPStatus.NOT_FOUND or (is_conflict and record.failures >= MAX_CONFLICTS)
         is_bound = error.status == HTTPStatus.UNPROCESSABLE_ENTITY and "nominatedNodeName" in str(error)
         if is_gone or is_bound:
             log.debug("report no longer needed", pod=pod.key, error=str(error))
             if self._records.get(pod.uid) is record:
                 self.dismiss(pod.uid)
             return
-        pause = MAX_RETRY if error.is_refused else min(MAX_RETRY, 2.0**record.failures)
+        pause = min(MAX_RETRY, 2.0**record.failures) if is_conflict or not error.is_refused else MAX_RETRY
         if not record.failures:
             log.warning("report failed, trying again", pod=pod.key, error=str(error), again_in=pause)
         if not error.is_refused:
