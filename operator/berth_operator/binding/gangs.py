@@ -41,8 +41,6 @@ PERIOD: Final = 1.0
 """Seconds between two checks by the keeper."""
 AGAIN: Final = 5.0
 """Seconds until a deletion without effect is sent again."""
-_GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
-"""The pod does not exist, or another pod has its name."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -267,5 +265,5 @@ class GangKeeper:
         try:
             await self._pods.delete_pod(namespace, name, charge.uid)
         except CallError as error:
-            if error.status not in _GONE:
+            if error.status != HTTPStatus.NOT_FOUND:
                 log.warning("member of an undone gang not deleted", pod=charge.pod, error=str(error), again_in=AGAIN)

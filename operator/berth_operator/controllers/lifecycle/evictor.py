@@ -30,8 +30,6 @@ ROUNDS: Final = 2
 """How often a card is emptied without a pause in between; pods that come to it again and again are not all evicted."""
 LONGEST: Final = 1800.0
 """Seconds of the longest pause after that. The first pause is `AGAIN`, and each is twice the previous one."""
-_GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
-"""The pod does not exist, or another pod has its name."""
 
 Card = tuple[str, str, str]
 """Node, type and id; the minor may change while the card has failed."""
@@ -134,7 +132,7 @@ class Evictor:
         try:
             await self._pods.evict_pod(namespace, name, charge.uid)
         except CallError as error:
-            if error.status not in _GONE:
+            if error.status != HTTPStatus.NOT_FOUND:
                 log.warning("pod on a failed card not evicted", pod=charge.pod, error=str(error), again_in=AGAIN)
             if error.is_refused:
                 return False
