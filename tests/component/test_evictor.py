@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.controllers.lifecycle.evictor import AGAIN, PATIENCE, PERIOD, Evictor
@@ -196,8 +197,13 @@ async def test_an_error_is_no_end(error: ApiError | Unreachable) -> None:
     world = World(("a", 0))
     world.pods.refuses["a"] = error
     world.fail()
-    assert await world.after(SOON + AGAIN) == ["a", "a"]
+    with capture_logs() as logs:
+        assert await world.after(SOON + AGAIN) == ["a", "a"]
     assert world.reported == []
+    # Only a pod that does not exist any more is no reason to warn.
+    assert len([each for each in logs if each["event"] == "pod on a failed card not evicted"]) == (
+        0 if error.status == 404 else 2
+    )
 
 
 async def test_pods_that_already_terminate_are_not_evicted() -> None:

@@ -68,7 +68,7 @@ MIN_PAUSE: Final = 0.01
 MAX_RETRY: Final = 60.0
 """Seconds between two attempts at a report that fails."""
 MAX_CONFLICTS: Final = 4
-"""Attempts after which one more conflict shows that the pod was replaced."""
+"""Failures of one report, of any kind, after which a conflict shows that the pod was replaced."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
