@@ -385,6 +385,20 @@ async def test_a_webhook_that_refuses_with_a_conflict_is_reported_on_the_pod() -
     assert world.users() == 0
 
 
+async def test_a_conflict_of_a_pod_that_is_being_deleted_is_no_refusal() -> None:
+    world = World()
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    world.api.always["bind a"], world.api.latency = refusal(409, "no"), 1.0
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        # The watch has not shown it yet.
+        api.pods["a"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        await asyncio.sleep(30)
+    assert api.events_of("a", "FailedBinding") == []
+    assert world.users() == 0
+
+
 # --- many at once -----------------------------------------------------------------------------------------------
 
 
