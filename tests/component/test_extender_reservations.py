@@ -452,8 +452,9 @@ async def test_what_victims_free_is_kept_for_the_nominated_pod() -> None:
 
 
 @pytest.mark.parametrize("is_leaving", [False, True])
+@pytest.mark.parametrize("is_nominated", [False, True])
 async def test_no_more_pods_are_evicted_while_our_watch_does_not_show_yet_that_the_victim_is_gone(
-    *, is_leaving: bool
+    *, is_leaving: bool, is_nominated: bool
 ) -> None:
     """kube-scheduler tries a pod again in the milliseconds after its last victim is gone."""
     stage = staged("a", "b")
@@ -462,13 +463,31 @@ async def test_no_more_pods_are_evicted_while_our_watch_does_not_show_yet_that_t
     raw = stage.create(asking(priority=5))
     assert not stage.filter(raw).error
     assert stage.preempt(raw, {"a": ["uid-victim"]}) == {"a": (["uid-victim"], 0)}
-    raw["status"] = {"nominatedNodeName": "a"}
+    if is_nominated:
+        raw["status"] = {"nominatedNodeName": "a"}
     if is_leaving:
         victim["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
         stage.world.change(victim)
     assert stage.filter(raw).error == "node a still has pods that were evicted for this pod"
     stage.world.delete("victim")
     assert stage.filter(raw).names == ["a"]
+
+
+async def test_no_more_pods_are_evicted_while_victims_terminate_and_kube_scheduler_does_not_know_the_nomination() -> (
+    None
+):
+    stage = staged("a", "b")
+    stage.world.submit(victim := low("victim", 0))
+    stage.world.submit(low("other", 0, on="b"))
+    raw = stage.create(asking(priority=5))
+    proposed = {"b": ["uid-other"], "a": ["uid-victim"]}
+    assert stage.preempt(raw, proposed) == {"b": (["uid-other"], 0), "a": (["uid-victim"], 0)}
+    victim["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    stage.world.change(victim)
+    assert not stage.filter(raw, "c").error
+    assert stage.preempt(raw, proposed) == {}
+    another = stage.create(asking("another", priority=5))
+    assert set(stage.preempt(another, proposed)) == {"a", "b"}, "for another pod nothing was evicted"
 
 
 @pytest.mark.parametrize(

@@ -5,27 +5,35 @@ moment longer, filter would reject the node, and kube-scheduler would evict more
 with an error instead. kube-scheduler then retries after a back-off and preempts nothing.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 MAX_ERRORS: Final = 3
 """Times that filter answers with an error after one preemption, 1, 2 and 4 s apart: then the eviction has failed."""
+MAX_PODS: Final = 1000
 
 
 class Evictions:
     """The pods of one term for which preempt has answered victims."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int = MAX_PODS) -> None:
         """Create the store for at most `limit` pods."""
         self._limit = limit
+        self._nodes: dict[str, tuple[str, ...]] = {}
         self._errors: dict[str, int] = {}
         """UID of a pod -> how many more times filter may answer with an error."""
 
-    def begin(self, uid: str) -> None:
-        """Record that preempt has answered victims for a pod."""
+    def begin(self, uid: str, nodes: Collection[str]) -> None:
+        """Record that preempt has answered victims for a pod on these nodes; kube-scheduler empties one of them."""
         if len(self._errors) >= self._limit:
             # Without a record filter rejects a node whose victims it still sees, as for a pod that preempts nothing.
             self._errors.clear()
-        self._errors[uid] = MAX_ERRORS
+            self._nodes.clear()
+        self._errors[uid], self._nodes[uid] = MAX_ERRORS, tuple(nodes)
+
+    def nodes(self, uid: str) -> Collection[str]:
+        """Return the nodes of the last answer of preempt, as long as filter may answer with an error for the pod."""
+        return self._nodes[uid] if self._errors.get(uid) else ()
 
     def wait(self, uid: str) -> bool:
         """Return whether filter may answer with an error for a pod, and count it."""
@@ -37,3 +45,4 @@ class Evictions:
     def end(self, uid: str) -> None:
         """Handle that a pod has a reservation, or no longer waits."""
         self._errors.pop(uid, None)
+        self._nodes.pop(uid, None)

@@ -8,7 +8,7 @@ bind decides again, on the one node that kube-scheduler has chosen.
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -31,6 +31,7 @@ from berth_operator.core.decision.preemption import more_victims, nominated_fit,
 from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.decision.victims import released
+from berth_operator.core.fleet.kubelet_allocation import leaves_soon
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
@@ -105,7 +106,7 @@ class Extender:
         self._cluster, self._fleet, self._binds, self._pods = cluster, cluster.fleet, binds, pods
         self._reporter, self._policy_of, self._term, self._options = reporter, policy, term, options
         self.reservations = Reservations(cluster=cluster, is_waiting=is_waiting, limit=options.reservations)
-        self._evictions = Evictions(options.reservations)
+        self._evictions = Evictions()
         self._binding: set[str] = set()
         """UIDs of pods whose Binding is in flight."""
 
@@ -141,16 +142,12 @@ class Extender:
                 count = self._options.nodes - 1
                 more = [] if placement is None else extender.further(fleet, placement, policy, bias, count=count)
             if placement is None:
-                nominated = pod.nominated_node
                 with self._cluster.promises.without_lower(pod.priority):
                     self.reservations.release(pod.uid)
-                    self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, nominated))
-                    lower = {charge.uid for charge in fleet.on_node(nominated) if charge.priority < pod.priority}
-                    # kube-scheduler's own filters have passed the node, so by its pods the victims are gone; we may not
-                    # have seen their end yet.
-                    is_emptied = nominated in args.names and nominated_fit(fleet, pod, policy, nominated, lower)
-                    if is_emptied and self._evictions.wait(pod.uid):
-                        return FilterResult(error=f"node {nominated} still has pods that were evicted for this pod")
+                    self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, pod.nominated_node))
+                    emptied = self._emptied(pod, policy, args.names)
+                    if emptied and self._evictions.wait(pod.uid):
+                        return FilterResult(error=f"node {emptied} still has pods that were evicted for this pod")
                     reasons = extender.reasons(fleet, pod, policy, args.names, rows, others=cycle.ONLY_NOMINATED)
                 return FilterResult(failed=reasons.failed, unresolvable=reasons.unresolvable)
             self.reservations.hold(placement, more)
@@ -165,6 +162,20 @@ class Extender:
             return FilterResult(names=chosen, failed=reasons.failed, unresolvable=reasons.unresolvable)
         except (FullError, PluginFailedError) as error:
             return FilterResult(error=cut(str(error)))
+
+    def _emptied(self, pod: PendingPod, policy: Policy, passed: Collection[str]) -> str:
+        """Return a node of the last preemption where the pod fits without pods of lower priority; empty if none.
+
+        kube-scheduler's own filters have passed the node, so by its pods the victims are gone; we may not have seen
+        their end yet. kube-scheduler may retry the pod before it has seen its own nomination.
+        """
+        nodes = self._evictions.nodes(pod.uid)
+        for node in (pod.nominated_node,) if pod.nominated_node else nodes:
+            if nodes and node in passed:
+                lower = {charge.uid for charge in self._fleet.on_node(node) if charge.priority < pod.priority}
+                if nominated_fit(self._fleet, pod, policy, node, lower):
+                    return node
+        return ""
 
     def _place(self, pod: PendingPod, policy: Policy, bias: Floats) -> Placement | None:
         """Place a pod where the bias allows. Use capacity kept for less urgent pods only if nothing else is left."""
@@ -215,17 +226,21 @@ class Extender:
             log.warning("no victims chosen", pod=pod.key, why=str(error))
             return {}
         answer: dict[str, Victims] = {}
+        evicted = self._evictions.nodes(pod.uid)
         for node, proposed in args.victims.items():
             if node not in more:
                 continue
             uids = [*proposed, *(charge.uid for charge in more[node])]
             known = [charge for uid in proposed if (charge := self._fleet.charges.get(uid)) is not None]
+            if node in evicted and len(known) == len(uids) and all(leaves_soon(self._fleet, each) for each in known):
+                # kube-scheduler has evicted them for this pod, and does not know its own nomination yet.
+                return {}
             # kube-scheduler treats a node without victims as an error.
             if uids:
                 count = violations(self._fleet, [*known, *more[node]], self._cluster.budgets)
                 answer[node] = Victims(uids=uids, violations=count)
         if answer:
-            self._evictions.begin(pod.uid)
+            self._evictions.begin(pod.uid, answer)
         return answer
 
     # --- bind -------------------------------------------------------------------------------------------------
