@@ -9,8 +9,9 @@ import pytest
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.scheduler import MAX_BINDS
+from berth_operator.state.cache import raised_sums
 from berth_operator.state.cache.unknown_allocations import KUBELET_SECONDS
-from tests.builders import CORE, GPU, NVIDIA, RATIO, half, pod, relist
+from tests.builders import CORE, GPU, NVIDIA, RATIO, device, entry, half, node, pod, relist
 from tests.component.world import LATENCY, LostError, World, now, refusal
 
 pytestmark = pytest.mark.looptime
@@ -46,6 +47,40 @@ async def test_binds_are_concurrent_and_decisions_see_each_other() -> None:
         orjson.loads(each["metadata"]["annotations"][names.ALLOCATED])["gpu"][0]["minor"] for each in api.pods.values()
     ]
     assert sorted(minors) == sorted([*range(8), *range(8)])
+
+
+async def test_pods_are_bound_once_kubelet_knows_the_sums_that_the_operator_has_just_raised() -> None:
+    """kubelet admits pods by what its own watch of the Node has shown, and ends those beyond it."""
+    world = World()
+    tenths = {f"p{number}": pod(f"p{number}", {GPU: "10"}) for number in range(MAX_BINDS + 10)}
+    world.cluster.node_cache.put_node(node(sums={GPU: "20"}, allocatable={"pods": "999"}))
+    world.cluster.node_cache.put_device(device("node", *(entry(minor) for minor in range(40))))
+    world.submit(*tenths.values())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert len(api.bound()) == 2
+        raised = now()
+        world.cluster.node_cache.put_node(node(sums={GPU: "4000"}, allocatable={"pods": "999"}))
+        world.submit(pod("cpu", {"cpu": "1"}), pod("card", {NVIDIA: "1"}))
+        await asyncio.sleep(0.5)
+        assert set(api.bound()) - set(tenths) == {"cpu", "card"}, "kubelet knows its own resources"
+        assert len(api.bound()) == 4
+        await asyncio.sleep(1)
+        assert set(api.bound()) == {"cpu", "card", *tenths}
+        assert min(when for when, name, _ in api.binds[2:] if name in tenths) >= raised + raised_sums.SECONDS
+
+
+async def test_pods_do_not_wait_on_a_node_that_has_shown_its_sums_for_long() -> None:
+    world = World()
+    world.cluster.node_cache.put_node(node(sums={GPU: "100"}))
+    world.cluster.node_cache.put_device(device("node", entry()))
+    async with world.running() as api:
+        for sums in ({GPU: "200"}, {GPU: "100"}):
+            world.cluster.node_cache.put_node(node(sums=sums))
+            await asyncio.sleep(raised_sums.SECONDS + LATENCY)
+        world.submit(pod("a", {GPU: "100"}))
+        await asyncio.sleep(5 * LATENCY)
+        assert api.bound() == {"a": "node"}
 
 
 async def test_a_conflict_with_our_own_decision_is_success() -> None:

@@ -371,6 +371,12 @@ class Scheduler:
         been acquired.
         """
         pod, pause, on_its_way_until = placement.pod, binder.FIRST_PAUSE, -math.inf
+        sums = self._cluster.node_cache.raised_sums
+        if (wait := sums.wait_seconds(placement.node, dict(pod.request.resources))) > 0:
+            if has_slot:
+                self._binds.release()
+            has_slot = False
+            await asyncio.sleep(wait)
         for sends in itertools.count(1):
             if not has_slot:
                 await self._binds.acquire()

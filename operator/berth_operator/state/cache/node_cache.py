@@ -21,6 +21,7 @@ from berth_operator.state.cache.claim_tracker import ClaimTracker
 from berth_operator.state.cache.heartbeats import Heartbeats
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.new_nodes import NewNodes
+from berth_operator.state.cache.raised_sums import RaisedSums
 from berth_operator.state.cache.views import NodeView, StatusKind
 from berth_operator.state.cache.waker import Waker
 from berth_operator.state.objects import devices, nodes
@@ -55,6 +56,7 @@ class NodeCache:
         self._waker, self._listener, self._clock, self._confined = waker, listener, clock, confined
         self._heartbeats = Heartbeats(grace=grace)
         self._new = NewNodes(seconds=startup_timeout, clock=clock, wall=wall)
+        self.raised_sums = RaisedSums(kinds=kinds, clock=clock)
         self._used: set[str] = set()
         """New Nodes whose devices pods hold or have held."""
         self._agents: dict[str, str] = {}
@@ -80,6 +82,8 @@ class NodeCache:
         if known is None or known.uid != record.uid:
             self._forget_start(info.name)
             self._new.put(info.name, raw["metadata"].get("creationTimestamp") or "")
+        else:
+            self.raised_sums.put(info.name, known.allocatable, record.allocatable)
         self._set_starting(info.name)
         self._set_agent(info.name)
         self._allocations.put_boot(info.name, nodes.boot_id(raw))
@@ -243,6 +247,7 @@ class NodeCache:
                 self._waker.record_change()
 
     def _forget_start(self, name: str) -> None:
+        self.raised_sums.remove(name)
         self._new.remove(name)
         self._used.discard(name)
 
