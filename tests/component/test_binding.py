@@ -129,15 +129,26 @@ async def test_a_conflict_with_anothers_decision_is_forgotten(node: str, annotat
     assert api.events_of("a", "Scheduled") == []
 
 
-async def test_a_conflict_over_a_pod_made_again_is_forgotten() -> None:
+@pytest.mark.parametrize("is_bound", [False, True])
+async def test_a_conflict_over_a_pod_made_again_is_forgotten(*, is_bound: bool) -> None:
+    world = World(watch=False)
+    world.add_node()
+    world.submit(pod("a", {NVIDIA: "1"}))
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+    allocated = api.pods["a"]["metadata"]["annotations"]
     world = World(watch=False)
     world.add_node()
     world.submit(pod("a", {NVIDIA: "1"}))
     world.api.faults["bind a"] = [refusal(409, "Precondition failed: UID in precondition: uid-a")]
     world.api.pods["a"] = pod("a", {NVIDIA: "1"}, uid="new")
-    async with world.running():
+    if is_bound:
+        world.api.pods["a"]["spec"]["nodeName"] = "node"
+        world.api.pods["a"]["metadata"]["annotations"] = allocated
+    async with world.running() as api:
         await asyncio.sleep(0.5)
     assert world.users() == 0
+    assert api.events_of("a", "Scheduled") == []
 
 
 @pytest.mark.parametrize(
