@@ -192,6 +192,14 @@ async def test_an_eviction_that_a_budget_refuses_is_retried_and_delays_no_other(
     assert await again.after(SOON + AGAIN) == ["a", "a"]
 
 
+async def test_a_pod_that_can_never_be_evicted_delays_no_other() -> None:
+    # The API server answers 500 for a pod that has two PodDisruptionBudgets.
+    world = World(("a", 0), ("b", 0), per_minute=1)
+    world.pods.refuses["a"] = refusal(500, "This pod has more than one PodDisruptionBudget.")
+    world.fail()
+    assert "b" in await world.after(SOON + 2 * AGAIN)
+
+
 @pytest.mark.parametrize("error", [Unreachable("no answer"), refusal(500), refusal(404), refusal(409)], ids=str)
 async def test_an_error_is_no_end(error: ApiError | Unreachable) -> None:
     world = World(("a", 0))

@@ -7,6 +7,7 @@ emptied less and less often.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -103,7 +104,9 @@ class Evictor:
         self._retry_at = {
             charge.uid: self._retry_at[charge.uid] for charge, _ in holding if charge.uid in self._retry_at
         }
-        return next(((charge, card) for charge, card in holding if self._retry_at.get(charge.uid, now) <= now), None)
+        ready = [(charge, card) for charge, card in holding if self._retry_at.get(charge.uid, now) <= now]
+        # Pods whose eviction always fails must not use the whole rate: those that were tried longest ago come first.
+        return min(ready, key=lambda pair: self._retry_at.get(pair[0].uid, -math.inf), default=None)
 
     def _holding(self, card: Card) -> list[Charge]:
         node, device_type, _ = card
