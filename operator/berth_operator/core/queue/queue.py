@@ -336,7 +336,7 @@ class Queue(Generic[U]):
                     # It also waits for the filters that still reject it.
                     parked.await_filters(rejecting)
         for key in class_keys:
-            self.wake_class(key, event_labels.of(change))
+            self._wake_class(key, event_labels.of(change))
         self._awaited = reduce(or_, (parked.bits for parked in self._parked.values()), 0)
         return bool(class_keys)
 
@@ -347,7 +347,7 @@ class Queue(Generic[U]):
                 self._activate(self._units[uid], event_labels.POD_ADD)
         for key in [*self._claiming.get(claim, ())]:
             if self._parked[key].bits & int(Change.RESOURCE_CLAIM):
-                self.wake_class(key, event_labels.of(Change.RESOURCE_CLAIM))
+                self._wake_class(key, event_labels.of(Change.RESOURCE_CLAIM))
 
     def parked_before(self, version: int) -> list[Hashable]:
         """Return the keys of the classes that were parked before a version, the longest parked first."""
@@ -357,6 +357,10 @@ class Queue(Generic[U]):
     def wake_class(self, class_key: Hashable, event: str = event_labels.TIMEOUT) -> None:
         """Activate all units of a class, whatever they wait for."""
         self._settle()
+        self._wake_class(class_key, event)
+
+    def _wake_class(self, class_key: Hashable, event: str) -> None:
+        """Do the same without the deferred updates: while hints are evaluated, the Fleet lacks some nominees."""
         if (parked := self._remove_class(class_key)) is not None:
             units = sorted(parked.units.values(), key=order_of)
             self._woken[class_key] = {unit.uid: unit for unit in units}

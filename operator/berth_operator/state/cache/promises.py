@@ -98,7 +98,9 @@ class PlacePromises:
         The annotation that names the workload may be forged: a pod gets places of its own namespace alone.
         """
         of_set = pod.workload or (pod.gang.key if pod.gang is not None else "")
-        places = self._to.get((pod.namespace, of_set), {})
+        promised = self._to.get((pod.namespace, of_set), {})
+        # Without those that a decision leaves out at the moment (`Fleet.without`), which get their nominees back.
+        places = {uid: key for uid, key in promised.items() if uid in self._fleet.nominees}
         if not places or pod.error or pod.uid in self._fleet.charges:
             return pod
         fitting = [(key, self._of[key][uid]) for uid, key in places.items()]

@@ -329,6 +329,34 @@ def test_a_member_that_is_created_again_before_the_gang_is_complete_takes_the_pl
     assert kueue.schedule() == {"train-1": "a", "train-2": "a"}
 
 
+def test_members_take_their_places_although_a_pod_leaves_the_node_at_the_same_time() -> None:
+    kueue = Kueue({"a": 3})
+    kueue.hold("x", 0)
+    kueue.ask("train", pods(2, gang=Membership(group="ns/train", minimum=2)))
+    kueue.put("other")
+    assert not kueue.schedule()
+    for number in range(2):
+        kueue.come("train", number, gang=2)
+    kueue.cluster.remove_bound("uid-x")
+    assert kueue.schedule() == {"train-0": "a", "train-1": "a", "other": "a"}
+    assert not len(kueue.cluster.promises)
+    assert not kueue.fleet.nominees
+
+
+def test_members_take_no_places_that_another_decision_leaves_out() -> None:
+    kueue = gang_answered(2, {"a": 2})
+    for number in range(2):
+        kueue.come("train", number, gang=2)
+    gang = kueue.cluster.pending["uid-train-0"].gang
+    assert gang is not None
+    with kueue.cluster.promises.without_lower(10):
+        kueue.cluster.gangs.gather(gang)
+    assert kueue.places("train") == {"a": 2}
+    kueue.cluster.gangs.gather(gang)
+    assert kueue.schedule() == {"train-0": "a", "train-1": "a"}
+    assert not kueue.fleet.nominees
+
+
 def test_the_places_of_a_gang_that_never_becomes_complete_are_kept_for_a_time() -> None:
     kueue = gang_answered(2, {"a": 2})
     kueue.come("train", 0, gang=2)
