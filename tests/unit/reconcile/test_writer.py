@@ -276,6 +276,21 @@ async def test_a_pod_that_exceeds_its_share_gets_one_event_until_it_does_again()
         assert await reported(world, exceeding("p", memory="44Gi")) == []
 
 
+async def test_an_event_that_is_refused_keeps_no_other_pod_from_its_event() -> None:
+    world = with_card()
+    names_of_pods = [f"p{number}" for number in range(8)]
+    for name in names_of_pods:
+        world.cluster.put_bound(pod(name, on="a", allocated=half(0)))
+    terminating = ApiError(403, "Forbidden", "unable to create new content in namespace ns: it is being terminated")
+    world.api.faults["event ns/p3"] = [terminating] * 100
+    async with running(world) as api:
+        created = await reported(world, *map(exceeding, names_of_pods))
+        assert sorted(created) == [f"event ns/{name}" for name in names_of_pods]
+        await asyncio.sleep(100)
+        assert len(api.events) == len(names_of_pods) - 1
+        assert api.order().count("event ns/p3") == 1
+
+
 async def test_the_startup_taint_goes_once_the_node_shows_its_sums() -> None:
     world = with_card()
     other = {"key": "team", "effect": "NoSchedule"}

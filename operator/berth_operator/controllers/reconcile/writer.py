@@ -273,8 +273,12 @@ class Writer:
             try:
                 await self._send("event", create)
             except CallError as error:
+                if error.status == HTTPStatus.FORBIDDEN:
+                    # Its namespace is being deleted, or a policy refuses it: another try would delay the others.
+                    counters.REPORTS_LOST.labels("event").inc()
+                    log.warning("event dropped", reason=event.reason, of=event.subject.name, error=str(error))
                 # It exists, or its namespace is gone.
-                if error.status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                elif error.status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                     raise
         if misuse:
             self._misused[view.name] = frozenset(misuse)
