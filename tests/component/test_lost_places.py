@@ -192,6 +192,20 @@ async def test_the_next_leader_removes_what_the_last_one_left_and_keeps_what_is_
     assert api.deletes == []
 
 
+async def test_a_taint_that_is_needed_again_while_others_are_removed_stays_or_is_placed_again() -> None:
+    world = Contested(nodes=2)
+    for name in ("node", "node-1"):
+        world.taint(name, is_placed=True)
+    async with world.running() as api:
+        await asyncio.sleep(0.9)
+        api.latency = 0.3
+        await asyncio.sleep(0.2)
+        world.submit(high("high-a"), high("high-b", uid="other"))
+        await asyncio.sleep(GRACE + 5)
+    assert sorted(api.bound()[name] for name in ("high-a", "high-b")) == ["node", "node-1"]
+    assert len(api.deletes) == 2
+
+
 async def test_for_a_gang_both_hold_too() -> None:
     world = Contested(nodes=2, sees_taints=False)
     world.groups.apply("ADDED", pod_group(minimum=2))

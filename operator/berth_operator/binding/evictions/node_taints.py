@@ -138,7 +138,10 @@ class NodeTaints:
             await asyncio.sleep(PERIOD)
             if self._leads():
                 for node in [*self._over()]:
-                    await self._remove(node)
+                    # The node may be kept again since the removal of the taints before it.
+                    hold = self._holds.get(node)
+                    if hold is None or self._is_over(node, hold, self._cluster.clock()):
+                        await self._remove(node)
 
     def _over(self) -> Iterator[str]:
         """Yield the nodes that have the taint and need it no more."""
@@ -177,17 +180,18 @@ class NodeTaints:
             return
         path = f"/spec/taints/{position}"
         patch = [{"op": "test", "path": f"{path}/key", "value": taints.PREEMPTING.key}, {"op": "remove", "path": path}]
+        # Before the answer: a node that is kept meanwhile gets the taint again.
+        self._removed.add(node)
         try:
             await self._nodes.json_patch(f"/api/v1/nodes/{node}", patch)
         except CallError as error:
-            if not error.is_refused:
-                self._removed.add(node)
+            if error.is_refused:
+                self._removed.discard(node)
             _, pause = self._retry_at.get(node, (0.0, PERIOD))
             self._retry_at[node] = self._cluster.clock() + pause, min(2 * pause, MAX_PAUSE)
             log.warning("taint not removed, trying again", node=node, again_in=pause, error=str(error))
         else:
             # Until the watch shows it, the patch would be sent again.
-            self._removed.add(node)
             self._retry_at[node] = self._cluster.clock() + 5 * PERIOD, PERIOD
             log.info("node no longer tainted", node=node)
 
