@@ -84,6 +84,18 @@ def test_deferred_updates_are_done_once_before_the_queue_is_read() -> None:
     assert drained(made) == ["b", "c"]
 
 
+def test_a_claim_wakes_its_units_although_an_update_removes_one_of_them() -> None:
+    use = ClaimUse(claim="ns/shared")
+    pods = [
+        replace(waiting(name), request=replace(asks({"cpu": cpu}), claims=(use,))) for name, cpu in (("a", 1), ("b", 2))
+    ]
+    made = parked(*pods, wakes_on=Change.RESOURCE_CLAIM)
+    for pod in pods:
+        made.defer(pod.uid, partial(made.remove, pod.uid))
+    made.wake_claiming("ns/shared")
+    assert drained(made) == []
+
+
 def claiming(name: str, namespace: str = "heavy", **fields: Any) -> PendingPod:
     pod = waiting(name, **fields)
     use = ClaimUse(claim=f"{namespace}/{name}")
