@@ -368,6 +368,15 @@ async def test_a_check_may_be_deleted_while_another_is_written(world: World) -> 
     assert world.active()["reason"] == "BadParametersRef"
 
 
+async def test_a_check_that_is_refused_keeps_no_other_inactive(world: World) -> None:
+    refused = f"{API}/admissionchecks/a-refused"
+    world.server.refuses = {refused}
+    world.server.put(refused, admission_check("a-refused"))
+    await asyncio.sleep(LAG + 1)
+    await world.put_check(parameters={"apiGroup": "a", "kind": "B", "name": "c"})
+    assert world.active()["reason"] == "BadParametersRef"
+
+
 async def test_nothing_is_written_of_checks_of_other_controllers() -> None:
     world = World()
     await world.put_check(controller="kueue.x-k8s.io/multikueue")

@@ -186,15 +186,16 @@ class CheckWriter:
         """Keep the condition `Active` of our AdmissionChecks: without it Kueue admits nothing to their queues."""
         while True:
             self._changed.clear()
-            try:
-                for name in sorted(self._objects.checks):
-                    if (check := self._objects.checks.get(name)) is not None:  # deleted while another was written
-                        await self._activate(check, check_objects.check_path(name))
-                wait = ACTIVE_SECONDS
-            except CallError as error:
-                if error.status != HTTPStatus.CONFLICT:
-                    self._report(str(error))
-                wait = PAUSE
+            wait = ACTIVE_SECONDS
+            for name in sorted(self._objects.checks):
+                if (check := self._objects.checks.get(name)) is None:
+                    continue  # deleted while another was written
+                try:
+                    await self._activate(check, check_objects.check_path(name))
+                except CallError as error:
+                    if error.status != HTTPStatus.CONFLICT:
+                        self._report(str(error))
+                    wait = PAUSE
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._changed.wait()
