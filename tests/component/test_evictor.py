@@ -132,6 +132,24 @@ async def test_a_card_that_pods_come_to_again_and_again_is_emptied_ever_less_oft
     assert [round(each / AGAIN) for each in pauses] == [0, 1, 2, 4, 8]
 
 
+async def test_a_pod_that_a_budget_keeps_on_the_card_is_no_reason_to_evict_others_without_a_pause() -> None:
+    world, loop = World(("kept", 0), ("pod-0", 0)), asyncio.get_running_loop()
+    world.pods.refuses["kept"] = BUDGET
+    evicted: list[float] = []
+
+    def replace(name: str) -> None:
+        evicted.append(now())
+        world.sink.apply("DELETED", pod(name, {GPU: "50"}, on="node", allocated=half(0)))
+        again = pod(f"pod-{len(evicted)}", {GPU: "50"}, on="node", allocated=half(0))
+        loop.call_later(2 * PERIOD, world.sink.apply, "ADDED", again)
+
+    world.pods.on_evicted = replace
+    world.fail(0)
+    await world.after(PATIENCE + 1000)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(evicted)]
+    assert [round(each / AGAIN) for each in pauses] == [0, 1, 2, 4, 8]
+
+
 async def test_all_pods_of_a_card_are_evicted_before_it_counts_as_emptied() -> None:
     world = World(("a", 0), ("b", 0), ("c", 0), ("d", 0))
     world.pods.on_evicted = lambda name: world.sink.apply(

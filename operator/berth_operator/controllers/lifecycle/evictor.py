@@ -64,7 +64,9 @@ class Evictor:
         self._emptied: dict[Card, tuple[int, float]] = {}
         """Failed card -> how often it was emptied, and when its pods may be evicted again."""
         self._occupied: set[Card] = set()
-        """Failed cards from which pods were evicted and that some pods still held at the last check."""
+        """Failed cards from which pods were evicted, and that were not emptied at the last check."""
+        self._kept: set[str] = set()
+        """UIDs of pods whose last eviction was refused, for example by a PodDisruptionBudget."""
         self._retry_at: dict[str, float] = {}
         """UID of a pod that was evicted, or could not be -> when to try again."""
 
@@ -92,7 +94,8 @@ class Evictor:
 
         # Count how often failed cards were emptied: each time after `ROUNDS` their next pods stay for longer.
         self._emptied = {card: rounds for card, rounds in self._emptied.items() if card in due}
-        for card in [card for card in self._occupied if card not in due or not self._holding(card)]:
+        # A card counts as emptied without the pods that may not be evicted: else the others are evicted without end.
+        for card in [card for card in self._occupied if card not in due or self._is_emptied(card)]:
             self._occupied.discard(card)
             if card in due:
                 rounds = self._emptied.get(card, (0, now))[0] + 1
@@ -104,6 +107,7 @@ class Evictor:
         self._retry_at = {
             charge.uid: self._retry_at[charge.uid] for charge, _ in holding if charge.uid in self._retry_at
         }
+        self._kept.intersection_update(charge.uid for charge, _ in holding)
         ready = [(charge, card) for charge, card in holding if self._retry_at.get(charge.uid, now) <= now]
         # Pods whose eviction always fails must not use the whole rate: those that were tried longest ago come first.
         return min(ready, key=lambda pair: self._retry_at.get(pair[0].uid, -math.inf), default=None)
@@ -119,6 +123,10 @@ class Evictor:
             if not self._cluster.fleet.is_leaving(charge) and not self._cluster.placements.is_assumed(charge.uid)
         ]
 
+    def _is_emptied(self, card: Card) -> bool:
+        """Return whether no pod holds a failed card that may be evicted."""
+        return all(charge.uid in self._kept for charge in self._holding(card))
+
     def _minor(self, card: Card) -> int:
         """Return the current minor of a failed card."""
         node, device_type, name = card
@@ -132,12 +140,14 @@ class Evictor:
         namespace, name = keys.split(charge.pod)
         device = f"{card[1]} {self._minor(card)} of node {card[0]}"
         self._retry_at[charge.uid] = self._cluster.clock() + AGAIN
+        self._kept.discard(charge.uid)
         try:
             await self._pods.evict_pod(namespace, name, charge.uid)
         except CallError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 log.warning("pod on a failed card not evicted", pod=charge.pod, error=str(error), again_in=AGAIN)
             if error.is_refused:
+                self._kept.add(charge.uid)
                 return False
             # It may have been done, so it counts.
             self._occupied.add(card)
