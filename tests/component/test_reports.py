@@ -700,6 +700,24 @@ async def test_pods_that_cannot_be_written_delay_no_others() -> None:
     assert len(api.patches) == 100
 
 
+async def test_an_event_that_is_refused_delays_no_condition_of_its_pod() -> None:
+    world = World()
+    create_pods(world, 1, "a")
+    world.api.always["event a0"] = refusal(403, "exceeded quota: events")
+    async with world.running() as api:
+        report_failure(world, ["a0"], "first")
+        await asyncio.sleep(10)
+        report_failure(world, ["a0"], "second")
+        await asyncio.sleep(SETTLE + 1)
+        assert api.messages("a0") == ["first", "second"]
+        world.api.always.clear()
+        await asyncio.sleep(SERIES)
+        report_failure(world, ["a0"], "third")
+        await asyncio.sleep(SETTLE + 1)
+    assert api.messages("a0")[-1] == "third"
+    assert len(api.events_of("a0", "FailedScheduling")) >= 1
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -37,6 +37,7 @@ from berth_operator.binding.reports.in_flight_binds import InFlightBinds
 from berth_operator.clients.bucket import Bucket
 from berth_operator.core.decision.messages import UNSCHEDULABLE
 from berth_operator.core.values.request import PendingPod
+from berth_operator.metrics import counters
 
 RATE: Final = 250.0
 """Reports a second, of one status and one Event each; also the largest burst."""
@@ -434,9 +435,14 @@ class WaitingPods:
                 try:
                     await self._api.create_event(event.subject.namespace, event.body(self._instance) | series.shown())
                 except ApiError as error:
-                    if error.status != HTTPStatus.CONFLICT:
+                    if error.status == HTTPStatus.CONFLICT:
+                        count = 1  # an answer was lost, and the Event exists as it was first sent
+                    elif error.is_refused and error.status != HTTPStatus.NOT_FOUND:
+                        # By a quota or a policy. Another try would delay the pod's next status.
+                        counters.REPORTS_LOST.labels("event").inc()
+                        log.warning("event dropped", reason=event.reason, of=event.subject.name, error=str(error))
+                    else:
                         raise
-                    count = 1  # an answer was lost, and the Event exists as it was first sent
             series.recorded = count
 
     def _failed(self, record: _Record, error: CallError) -> None:
