@@ -18,6 +18,9 @@ OF_GPUS: Final = ("gpu", "cuda")
 plugin's names."""
 CONFIG_HASH: Final = "kubernetes.io/config.hash"
 """Annotation of a static pod: the UID that kubelet knows it by. Its Pod object has another one."""
+CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of the Pod object of a static pod. Kubelet runs no other pod with this annotation, so a pod with processes
+of its own cannot take the UID of another pod by `CONFIG_HASH`."""
 NCCL_IB_HCA: Final = "NCCL_IB_HCA"
 """The variable by which NCCL chooses among the NICs of a machine."""
 ENDED: Final = frozenset({"Succeeded", "Failed"})
@@ -142,7 +145,7 @@ def of_object(raw: Object, plugin: Collection[str] = PLUGIN) -> Pod:
         or (
             (allocated is None or len(grants) < len(gpus)) and not any(container.wants for container in (*first, *last))
         ),
-        static_uid=annotations.get(CONFIG_HASH) or "",
+        static_uid=(annotations.get(CONFIG_HASH) or "") if CONFIG_MIRROR in annotations else "",
         container_ids=container_ids,
         started_at=started_at,
     )

@@ -18,6 +18,7 @@ from berth_api.device import MAX_DEVICES, DeviceSpec
 GI = 2**30
 UID = "1f2e3d4c-5b6a-4788-9900-aabbccddeeff"
 STATIC = "0123456789abcdef0123456789abcdef"
+OF_STATIC = {"kubernetes.io/config.hash": STATIC, "kubernetes.io/config.mirror": STATIC}
 WHOLE, SHARED, INSTANCE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 OWN_NAMESPACE = "agents"
 UNKNOWN = "GPU-0-7"
@@ -192,7 +193,7 @@ def test_processes_that_outlive_their_pod_are_reported_on_and_no_others(node: No
 
 def test_a_static_pod_is_known_by_kubelet_s_own_uid(node: Node) -> None:
     node.runs(STATIC)
-    listed = pod({}, annotations={"kubernetes.io/config.hash": STATIC})
+    listed = pod({}, annotations=OF_STATIC)
     node.see(listed)
     assert node.see(listed) == [("GPU-0", 0, "60Gi")]
     assert node.uses.confirmed[0].pod_uid == UID
@@ -208,7 +209,7 @@ def test_a_restart_ends_no_report(node: Node, tmp_path: Path) -> None:
 
 def test_what_has_ended_is_not_reported_while_the_driver_lists_nothing_again(node: Node, tmp_path: Path) -> None:
     node.runs(STATIC)
-    static = pod({}, annotations={"kubernetes.io/config.hash": STATIC})
+    static = pod({}, annotations=OF_STATIC)
     node.see(static)
     reading = node.read()
     assert node.see(static, reading=reading) == node.see(static, reading=reading) == [("GPU-0", 0, "60Gi")]

@@ -78,3 +78,16 @@ def test_the_status_shows_whether_a_pod_was_admitted_and_whether_it_ended(
 ) -> None:
     pod = pods.of_object(raw({"name": "main"}, status=status))
     assert (pod.started, pod.ended, pod.version, pod.key) == (started, ended, 7, "ns/p")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "cgroup_uid"),
+    [
+        ({"kubernetes.io/config.hash": "0f" * 16, "kubernetes.io/config.mirror": "0f" * 16}, "0f" * 16),
+        # Any user may write it on a pod, which would have the processes of another pod, and hide its own.
+        ({"kubernetes.io/config.hash": "uid-of-another"}, "u"),
+        ({}, "u"),
+    ],
+)
+def test_only_a_static_pod_has_processes_under_another_uid(annotations: dict[str, str], cgroup_uid: str) -> None:
+    assert pods.of_object(raw({"name": "main"}, annotations=annotations)).cgroup_uid == cgroup_uid
