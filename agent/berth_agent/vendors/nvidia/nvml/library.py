@@ -306,8 +306,13 @@ def nvlink_ends_at_switch(handle: Handle, link: int) -> bool:
 
 
 def nvlink_remote(handle: Handle, link: int) -> str:
-    """Return the PCI address at the other end of an NVLink."""
-    return kernel_address(call(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link).busId)
+    """Return the PCI address at the other end of an NVLink; empty if the driver does not report this end."""
+    try:
+        return kernel_address(call(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link).busId)
+    except NvmlError as error:
+        if error.code in {*UNSUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT}:
+            return ""
+        raise
 
 
 def mig_enabled(handle: Handle) -> bool:

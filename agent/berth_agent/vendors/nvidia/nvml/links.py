@@ -43,8 +43,8 @@ def wires(handle: Handle) -> ActiveNvlinks:
             continue
         if library.unless_unsupported(default=False, function=library.nvlink_ends_at_switch, of=(handle, link)):
             switched += 1
-        else:
-            direct[library.nvlink_remote(handle, link)] += 1
+        elif remote := library.nvlink_remote(handle, link):
+            direct[remote] += 1
     return ActiveNvlinks(direct=direct, switched=switched)
 
 

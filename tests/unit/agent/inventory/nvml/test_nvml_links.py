@@ -5,7 +5,7 @@ from dataclasses import replace
 from berth_agent.readings import Reading
 from berth_api.device import DeviceInfo
 from tests.gpu.look import word
-from tests.nvml.fixture import a100, t4
+from tests.nvml.fixture import NOT_SUPPORTED, a100, t4
 from tests.nvml.probe import Machine, Start
 
 
@@ -24,6 +24,15 @@ async def test_links_that_are_down_do_not_count(machine: Machine, agent: Start) 
     weak.links[3] = replace(weak.links[3], active=False)
     weak.links[7] = replace(weak.links[7], active=False)
     assert matrix(await agent(machine(a100(0), weak, a100(2))).read()) == ["X NV10 NV12", "NV10 X NV10", "NV12 NV10 X"]
+
+
+async def test_a_link_whose_end_the_driver_does_not_report_does_not_count(machine: Machine, agent: Start) -> None:
+    card = a100(1)
+    card.links = [replace(link, end="gpu") for link in card.links]
+    card.fails["nvmlDeviceGetNvLinkRemotePciInfo_v2"] = NOT_SUPPORTED
+    reading = await agent(machine(a100(0), card)).read()
+    assert [card.health for card in reading.spec.devices] == [True, True]
+    assert matrix(reading) == ["X PIX", "PIX X"]
 
 
 async def test_the_driver_may_forbid_direct_access(machine: Machine, agent: Start) -> None:
