@@ -389,6 +389,13 @@ class NvmlFixture:
         """Unbind a card from the driver, until the next `write`."""
         (self.sysfs / "bus/pci/drivers/nvidia" / self.gpus[index].address).unlink()
 
+    def rebind(self, index: int) -> None:
+        """Unbind a card from the driver and bind it again at once."""
+        bound = self.sysfs / "bus/pci/drivers/nvidia" / self.gpus[index].address
+        fresh = self.folder / "binding"
+        fresh.symlink_to(bound.readlink())
+        fresh.replace(bound)
+
     def gpu_instances(self, index: int) -> list[MadeInstance]:
         """Return the GPU instances of a card, as the driver has them."""
         lines = [line.split() for line in self._instance_lines()]
@@ -508,7 +515,12 @@ class NvmlFixture:
             (device / "class").write_text(f"{gpu.pci_class}\n")
             (device / "local_cpulist").write_text(f"{32 * max(gpu.numa, 0)}-{32 * max(gpu.numa, 0) + 31}\n")
             _link(fresh / "bus/pci/devices" / gpu.address, device)
-            _link(fresh / "bus/pci/drivers/nvidia" / gpu.address, device)
+            bound, binding = (root / "bus/pci/drivers/nvidia" / gpu.address for root in (self.sysfs, fresh))
+            _link(binding, device)
+            if bound.is_symlink() and bound.readlink() == binding.readlink():
+                # The kernel keeps the link as long as the card is bound.
+                binding.unlink()
+                os.link(bound, binding, follow_symlinks=False)
             package = fresh / f"devices/system/cpu/cpu{32 * max(gpu.numa, 0)}/topology/physical_package_id"
             package.parent.mkdir(parents=True, exist_ok=True)
             package.write_text(f"{max(gpu.numa, 0)}\n")

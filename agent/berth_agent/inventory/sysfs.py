@@ -3,6 +3,7 @@
 The kernel removes files and folders while they are read, for example when a driver is unloaded. What is gone is empty.
 """
 
+import contextlib
 import errno
 import re
 from pathlib import Path
@@ -106,6 +107,19 @@ def _is_gpu(device: Path) -> bool:
 def bound_cards(root: Path, driver: str = "*") -> frozenset[str]:
     """Return the PCI addresses that a driver holds now; without its name, those that any driver holds."""
     return frozenset(entry.name for entry in entries(root / "bus/pci/drivers", f"{driver}/*:*:*.*"))
+
+
+def bindings(root: Path, driver: str) -> frozenset[tuple[str, int]]:
+    """Return the PCI address of each card that a driver holds now, and the inode of the link that shows it.
+
+    A card that is bound again has another link, also if it was not seen without one: the kernel counts inodes up.
+    """
+    found = set()
+    for link in entries(root / "bus/pci/drivers", f"{driver}/*:*:*.*"):
+        # The driver may give the card up meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            found.add((link.name, link.lstat().st_ino))
+    return frozenset(found)
 
 
 def _switch(device: Path) -> str:

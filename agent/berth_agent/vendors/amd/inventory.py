@@ -77,7 +77,8 @@ class AmdInventory:
         self._sysfs = settings.sysfs_root
         self._boot_id = boot_id(settings.proc_root)
         self._attributes = Attributes()
-        self._bound: frozenset[str] | None = None
+        self._bound: frozenset[tuple[str, int]] | None = None
+        """The cards that the driver held at the last reading, each with its link."""
         self._rebound: frozenset[str] = frozenset()
         """Addresses of cards that the driver bound again since the last reading that succeeded."""
 
@@ -126,13 +127,14 @@ class AmdInventory:
 
     def _read_cards(self) -> Reading:
         folders = sysfs.gpus(self._sysfs, VENDOR)
-        bound = sysfs.bound_cards(self._sysfs, DRIVER)
+        bound = sysfs.bindings(self._sysfs, DRIVER)
         # A reading that fails or comes too late must not lose a reset: the next one reports it.
-        self._rebound |= bound - (bound if self._bound is None else self._bound)
+        self._rebound |= {address for address, _ in bound - (bound if self._bound is None else self._bound)}
         self._bound = bound
         if folders is not None and not folders:
             return WITHOUT_CARDS
-        driven = [folder for folder in folders or () if folder.name in bound]
+        held = {address for address, _ in bound}
+        driven = [folder for folder in folders or () if folder.name in held]
         if not driven:
             message = f"the driver {DRIVER} holds none of the node's {len(folders or ())} GPUs of AMD's; load it"
             return _without_driver(reason="DriverNotLoaded", message=message)

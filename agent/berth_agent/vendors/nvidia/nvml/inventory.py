@@ -58,7 +58,8 @@ class NvmlInventory:
         self._node = settings.node_name
         self._timeout = settings.read_timeout
         self._sysfs: Path = settings.sysfs_root
-        self._bound: frozenset[str] | None = None
+        self._bound: frozenset[tuple[str, int]] | None = None
+        """The cards that the driver held at the last reading, each with its link."""
         self._rebound: frozenset[str] = frozenset()
         """Addresses of cards that the driver bound again since the last reading that succeeded."""
         self._checks = settings.checks
@@ -152,13 +153,13 @@ class NvmlInventory:
     def _read_cards(self) -> Reading:
         """Read all cards. Open the session first if it is closed, or if the driver gained or lost a card."""
         self._sampled = {}
-        bound = sysfs.bound_cards(self._sysfs, DRIVER)
+        bound = sysfs.bindings(self._sysfs, DRIVER)
         if bound != self._bound:
             _log.info("NVML session reopened: the driver's cards changed", cards=len(bound))
             self._session.reset()
         self._session.ensure_open()
         # A reading that fails or comes too late must not lose a reset: the next one reports it.
-        self._rebound |= bound - (bound if self._bound is None else self._bound)
+        self._rebound |= {address for address, _ in bound - (bound if self._bound is None else self._bound)}
         self._bound = bound
         reading = self._reader.read()
         checked(names.GPU, reading.spec.devices)

@@ -208,6 +208,16 @@ async def test_a_card_that_the_driver_binds_again_was_reset(tmp_path: Path) -> N
     assert (await source.read())["n"].reset == frozenset()
 
 
+async def test_a_card_that_was_bound_again_between_two_readings_was_reset(tmp_path: Path) -> None:
+    tree = amd_trees.mi210(tmp_path)
+    source, bound = inventory(tree.root), tree.root / amd_trees.DRIVER / "0000:63:00.0"
+    await source.read()
+    (tmp_path / "fresh").symlink_to(bound.readlink())
+    (tmp_path / "fresh").replace(bound)
+    assert (await source.read())["n"].reset == {"GPU-1901ead3a2ecd4a6"}
+    assert (await source.read())["n"].reset == frozenset()
+
+
 async def test_the_only_card_that_was_removed_from_the_bus_was_reset(tmp_path: Path) -> None:
     tree = amd_trees.radeon(tmp_path)
     tree.device("0000:00:1f.3", vendor="0x8086", device="0x7a50", **{"class": "0x040300"})

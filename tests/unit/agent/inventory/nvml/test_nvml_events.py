@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from berth_agent.health.faults import Fault, FaultEvent, faults_of
 from berth_agent.readings import Reading
@@ -201,6 +202,19 @@ async def test_a_card_that_the_driver_bound_again_was_reset(machine: Machine, ag
     assert (await probe.read()).reset == frozenset()
     fixture.write()
     assert (await probe.read()).reset == {ID_1}
+    assert (await probe.read()).reset == frozenset()
+
+
+async def test_a_card_that_was_bound_again_between_two_readings_was_reset(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+    await probe.read()
+    fixture.rebind(1)
+    with capture_logs() as logged:
+        assert (await probe.read()).reset == {ID_1}
+    # The session before knows the card as it was.
+    assert [entry["event"] for entry in logged] == ["NVML session reopened: the driver's cards changed"]
+    fixture.write()
     assert (await probe.read()).reset == frozenset()
 
 
