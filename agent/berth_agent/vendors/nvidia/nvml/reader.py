@@ -97,7 +97,9 @@ class Reader:
                 unread[index] = failure
             else:
                 listed.append(mark(card, [Fault(kind=failure.reason, message=str(failure))]))
-        self._known = {index: card for index, card in self._known.items() if index < count} | cards
+        # What is not listed is forgotten: its facts are, and its minor would keep out the card that has it now.
+        still = {index: card for index, card in self._known.items() if index < count and index not in unread}
+        self._known = still | cards
         facts = self._facts | {reading.card.id: reading.facts for reading in sound.values()}
         self._facts = {card.id: facts[card.id] for card in listed}
         spec = DeviceSpec(

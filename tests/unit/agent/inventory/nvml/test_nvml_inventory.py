@@ -217,6 +217,21 @@ async def test_a_lost_card_whose_minor_another_card_has_now_is_not_listed(machin
     assert finding(reading, names.INVENTORY_READ).reason == "CardsUnread"
 
 
+async def test_a_card_with_the_minor_of_a_lost_one_is_unhealthy_when_it_is_lost_too(
+    machine: Machine, agent: Start
+) -> None:
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+    await probe.read()
+    fixture.gpus = [replace(fixture.gpus[0], lost=True), replace(fixture.gpus[1], minor=0)]
+    fixture.write()
+    assert [(card.id, card.health) for card in (await probe.read()).spec.devices] == [(a100(1).uuid, True)]
+    fixture.lose(1)
+    reading = await probe.read()
+    assert [(card.id, card.health) for card in reading.spec.devices] == [(a100(1).uuid, False)]
+    assert finding(reading, names.INVENTORY_READ).reason == "CardsUnread"
+
+
 async def test_no_driver_is_a_condition_until_there_is_one(machine: Machine, agent: Start) -> None:
     fixture = machine(a100(0), loaded=False)
     probe = agent(fixture)
