@@ -232,6 +232,24 @@ def test_a_partition_of_a_lost_card_is_destroyed_when_the_card_answers_again(
     assert (places(fixture), len(PartitionRecord(fixture.folder / "record"))) == ([], 0)
 
 
+def test_a_partition_that_a_reset_ended_does_not_pass_for_the_next_one_there(machine: Machine) -> None:
+    fixture = machine(card())
+    make(fixture)
+    fixture.lose(0)
+    # Its pod must be able to end.
+    keeper(fixture).destroy(KEY)
+    fixture.reset(0)
+    fixture.restore(0)
+    later = "claim-2/gpu"
+    device = make(fixture, key=later)
+    assert keeper(fixture).recover() == {}
+    assert places(fixture) == [(9, 4, 1)]
+    keeper(fixture).destroy(KEY)
+    assert make(fixture, key=later) == device
+    (listed,) = keeper(fixture).list()["cards"]
+    assert [instance["key"] for instance in listed["instances"]] == [later]
+
+
 def test_one_process_has_the_record(tmp_path: Path) -> None:
     first = wait_for_turn(tmp_path, sleep=lambda _: pytest.fail("the lock is free"))
     pauses = []

@@ -219,6 +219,10 @@ class PartitionKeeper:
         """Make the GPU instance. If that fails, an instance that is there now is not ours."""
         intent = self._record[key]
         place = intent.placement
+        for other, earlier in self._record.items():
+            if other != key and (earlier.card, earlier.placement) == (intent.card, place):
+                # The place is free, so a reset has ended that instance. The driver gives its id to the next one there.
+                self._record.put(other, replace(earlier, placing=False, instance=None, compute=None))
         try:
             mig.create_gpu_instance(handle, place.profile, start=place.start, size=place.size)
         except NvmlError as error:
