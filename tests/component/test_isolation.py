@@ -197,6 +197,11 @@ async def test_the_start_waits_for_limits_that_suffice(node: Node, daemon: Stand
     looks = node.looks
     await until(lambda: node.looks > looks + 2)
     assert default(daemon) == ("16384M", "90.0")
+    # Nor does the list keep it after the pod has gone.
+    node.pods, node.unseen, looks = [*node.pods, *node.unseen], [], node.looks
+    await until(lambda: node.looks > looks + 2)
+    node.pods = node.pods[:1]
+    await until(lambda: default(daemon) == ("4096M", "25.0"))
 
 
 async def test_a_server_that_runs_gets_the_limits_too(node: Node, daemon: StandIn) -> None:

@@ -38,13 +38,15 @@ class MpsProvider(AnyUnit):
         self._list_pods = list_pods
         self._node: NodeView | None = None
         self._listed: dict[str, Pod] = {}
-        """UID -> pod in the last list, because the watch may be later than kubelet."""
+        """UID -> pod in the last list that the watch has not shown since: the watch may be later than kubelet."""
         self._listed_for: set[str] = set()
         """Units whose pods the list had."""
 
     async def check(self, node: NodeView) -> ProviderStatus:
         """Set the limits of the containers that are there, and see whether the daemon answers."""
         self._node = node
+        shown = {pod.uid for pod in node.pods}
+        self._listed = {uid: pod for uid, pod in self._listed.items() if uid not in shown}
         shared = any(True for _ in limits.sharing(node.pods))
         if not shared and node.labels.get(names.ISOLATION_KEY) != MODE:
             return ProviderStatus(wanted=False, healthy=False)
