@@ -25,10 +25,12 @@ class CdiFolder:
     def write(self, specifications: dict[str, Specification]) -> None:
         """Write these specifications, each file atomically, and delete specifications of other classes.
 
+        A file that another program deleted is written again: without it, no container starts.
+
         Raises:
             OSError: the folder cannot be written.
         """
-        if specifications == self._written:
+        if specifications == self._written and all(self._file(content).exists() for content in specifications.values()):
             return
         # Some files may be written before one that cannot be.
         self._written = None

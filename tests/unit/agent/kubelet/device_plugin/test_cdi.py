@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,14 @@ def test_a_file_that_is_right_is_left_alone(tmp_path: Path) -> None:
     before = (tmp_path / FILE).stat().st_ino
     folder.write(wanted(1))
     assert (tmp_path / FILE).stat().st_ino == before
+
+
+def test_a_file_that_another_program_deleted_is_written_again(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path / "cdi")
+    folder.write(wanted(1))
+    shutil.rmtree(tmp_path / "cdi")
+    folder.write(wanted(1))
+    assert nodes_of(orjson.loads((tmp_path / "cdi" / FILE).read_bytes())).keys() == {"GPU-0", "all"}
 
 
 def test_after_a_failed_write_the_files_before_it_are_written_again(tmp_path: Path) -> None:
