@@ -121,7 +121,7 @@ class Reader:
 
     def _read_card(self, handle: Handle) -> _CardReading:
         bus_id = library.bus_id(handle)
-        mig, parts = library.unless_unsupported(default=_NO_MIG, function=_mig, of=(handle,))
+        mig, parts = _mig(handle)
         card = with_more(self._card(handle, bus_id, mig), rules.of_measured(_measured(handle), self._checks))
         facts = CardFacts(
             compute=library.compute_capability(handle),
@@ -184,8 +184,13 @@ def _measured(handle: Handle) -> Measured:
 
 
 def _mig(handle: Handle) -> "_Division":
-    """Return the instances, and what each has, by its UUID."""
-    enabled = library.mig_enabled(handle)
+    """Return the instances, and what each has, by its UUID; neither if the card knows no MIG.
+
+    A card whose instances cannot be read is unread: as a whole card, it would be given next to the pods that have them.
+    """
+    enabled = library.unless_unsupported(default=None, function=library.mig_enabled, of=(handle,))
+    if enabled is None:
+        return _NO_MIG
     facts = [library.mig_facts(device) for device in library.mig_devices(handle)] if enabled else []
     instances = [
         MigInstance(

@@ -25,7 +25,18 @@ from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, Topology
 from berth_api.resources import quantity
 from tests.amd_trees import refused
 from tests.nvml import build
-from tests.nvml.fixture import GPU_IS_LOST, MIB, NOT_SUPPORTED, Gpu, MigDevice, NvmlFixture, a100, h100, t4
+from tests.nvml.fixture import (
+    GPU_IS_LOST,
+    MIB,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    Gpu,
+    MigDevice,
+    NvmlFixture,
+    a100,
+    h100,
+    t4,
+)
 from tests.nvml.probe import Machine, Start
 
 VGPU = 2
@@ -260,6 +271,17 @@ async def test_the_strategy_is_published(
 ) -> None:
     monkeypatch.setenv("MIG_STRATEGY", strategy)
     assert (await agent(machine(a100(0))).read()).spec.mig_strategy == strategy
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetAttributes_v2"])
+async def test_a_card_whose_instances_may_not_be_read_is_not_a_whole_one(
+    machine: Machine, agent: Start, function: str
+) -> None:
+    divided = replace(a100(1), mig_mode=True, migs=[MigDevice(uuid="MIG-1", profile="1g.10gb", gpu_instance=7)])
+    divided.fails[function] = NO_PERMISSION
+    reading = await agent(machine(a100(0), divided)).read()
+    assert [card.minor for card in reading.spec.devices] == [0]
+    assert finding(reading, names.INVENTORY_READ).reason == "CardsUnread"
 
 
 async def test_mig_instances_are_listed(machine: Machine, agent: Start) -> None:
