@@ -80,7 +80,7 @@ class AmdInventory:
         self._bound: frozenset[tuple[str, int]] | None = None
         """The cards that the driver held at the last reading, each with its link."""
         self._rebound: frozenset[str] = frozenset()
-        """Addresses of cards that the driver bound again since the last reading that succeeded."""
+        """Addresses of cards that the driver bound again, and that have not answered since."""
 
     async def read(self) -> Mapping[str, Reading]:
         """Read all cards; a driver that is missing becomes a condition.
@@ -89,7 +89,9 @@ class AmdInventory:
             Exception: the reading failed. The last one is kept by `CompletedInventory`, also while this one hangs.
         """
         reading = await _in_thread(self._read_cards)
-        self._rebound = frozenset()
+        self._rebound -= {
+            device.topology.bus_id for device in reading.spec.devices if device.topology and device.id in reading.reset
+        }
         return {self._node: await self._with_processes(reading) if reading.spec.devices else reading}
 
     async def sample(self) -> Mapping[str, CardSample]:

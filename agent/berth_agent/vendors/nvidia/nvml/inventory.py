@@ -61,7 +61,7 @@ class NvmlInventory:
         self._bound: frozenset[tuple[str, int]] | None = None
         """The cards that the driver held at the last reading, each with its link."""
         self._rebound: frozenset[str] = frozenset()
-        """Addresses of cards that the driver bound again since the last reading that succeeded."""
+        """Addresses of cards that the driver bound again, and that have not answered since."""
         self._checks = settings.checks
         self._events = EventWatcher(report=self._report, milliseconds=SHORT_WAIT if settings.dra_partitions else WAIT)
         self._listener: FaultListener | None = None
@@ -85,7 +85,11 @@ class NvmlInventory:
         try:
             async with self._reading, asyncio.timeout(self._timeout):
                 self._last = await self._session.run(self._read_cards)
-                self._rebound = frozenset()
+                self._rebound -= {
+                    card.topology.bus_id
+                    for card in self._last.spec.devices
+                    if card.topology and card.id in self._last.reset
+                }
         except NvmlError as error:
             self._last = self._without_driver(error)
         except TimeoutError:
@@ -166,7 +170,7 @@ class NvmlInventory:
         self._events.follow(self._reader.handles if self._checks.events else {})
         self._sampled = self._reader.handles
         reset = {card.id for card in reading.spec.devices if card.topology and card.topology.bus_id in self._rebound}
-        return replace(_with_events(reading, self._events), reset=frozenset(reset))
+        return replace(_with_events(reading, self._events), reset=frozenset(reset & self._reader.handles.keys()))
 
     def _sample_cards(self) -> dict[str, CardSample]:
         handles = self._sampled if self._session.is_open else {}

@@ -218,6 +218,21 @@ async def test_a_card_that_was_bound_again_between_two_readings_was_reset(tmp_pa
     assert (await source.read())["n"].reset == frozenset()
 
 
+async def test_a_reset_is_reported_when_its_card_is_listed(tmp_path: Path) -> None:
+    tree = amd_trees.mi210(tmp_path)
+    source, bound = inventory(tree.root), tree.root / amd_trees.DRIVER / "0000:63:00.0"
+    await source.read()
+    (tmp_path / "fresh").symlink_to(bound.readlink())
+    (tmp_path / "fresh").replace(bound)
+    render = tree.root / "bus/pci/devices/0000:63:00.0/drm"
+    render.rename(aside := render.with_name("later"))
+    reading = (await source.read())["n"]
+    assert (len(cards(reading)), reading.reset) == (7, frozenset())
+    aside.rename(render)
+    assert (await source.read())["n"].reset == {"GPU-1901ead3a2ecd4a6"}
+    assert (await source.read())["n"].reset == frozenset()
+
+
 async def test_the_only_card_that_was_removed_from_the_bus_was_reset(tmp_path: Path) -> None:
     tree = amd_trees.radeon(tmp_path)
     tree.device("0000:00:1f.3", vendor="0x8086", device="0x7a50", **{"class": "0x040300"})

@@ -233,6 +233,19 @@ async def test_a_reset_that_a_failed_reading_saw_is_reported_by_the_next(machine
     assert (await probe.read()).reset == frozenset()
 
 
+async def test_a_reset_is_reported_when_its_card_answers(machine: Machine, agent: Start) -> None:
+    """Until then, its faults would come again, or it is not listed."""
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+    await probe.read()
+    fixture.rebind(1)
+    fixture.lose(1)
+    assert (await probe.read()).reset == frozenset()
+    fixture.restore(1)
+    assert (await probe.read()).reset == {ID_1}
+    assert (await probe.read()).reset == frozenset()
+
+
 async def test_a_new_layout_of_instances_is_seen(machine: Machine, agent: Start) -> None:
     fixture = machine(
         replace(a100(0), mig_mode=True, migs=[MigDevice(uuid="MIG-0", profile="7g.80gb", gpu_instance=0)])
