@@ -63,30 +63,34 @@ class GpuPods:
             _log.warning("pod has no GpuPod: its name would be too long", gpu_pod=keys.join(*key), most=gpupod.MAX_NAME)
         self._too_long = too_long
         wanted = {key: spec for key, spec in wanted.items() if key not in too_long}
-        refused: CallError | None = None
+        failed: CallError | None = None
         for key, spec in wanted.items():
             if key in self._known and self._known[key][0] == spec:
                 continue
             try:
                 applied = await self._client.apply(_path(key), body(key, spec), names.AGENT)
             except CallError as error:
-                if not error.is_refused:
+                if not error.status:
                     raise
-                # A pod whose namespace is being deleted must not delay what others hold or have released.
-                refused = error
+                # A namespace that is being deleted, or whose webhook fails, must not delay what others hold or have
+                # released.
+                failed = error
             else:
                 self._known[key] = (spec, applied["metadata"]["uid"])
                 _log.info("GpuPod published", gpu_pod=keys.join(*key), containers=len(spec.containers))
-        for key in self._known.keys() - wanted.keys():
+        for key in sorted(self._known.keys() - wanted.keys()):
             try:
                 await self._client.delete(_path(key), uid=self._known[key][1])
             except CallError as error:
+                if not error.status:
+                    raise
                 # One that is gone, or has another UID, is not ours any more.
                 if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
-                    raise
+                    failed = error
+                    continue
             del self._known[key]
-        if refused is not None:
-            raise refused
+        if failed is not None:
+            raise failed
 
 
 def body(key: Key, spec: GpuPodSpec) -> dict[str, Any]:

@@ -14,7 +14,7 @@ PATH = "/apis/berth.dev/v1alpha1/namespaces/{}/gpupods/p.n"
 
 
 class Server:
-    """Records writes; `errors` are the answers to applies, by path."""
+    """Records writes; `errors` are the answers to writes, by path."""
 
     def __init__(self, *listed: dict[str, Any], **errors: CallError) -> None:
         self.listed = list(listed)
@@ -34,6 +34,8 @@ class Server:
         return {"metadata": {"uid": path}}
 
     async def delete(self, path: str, **_options: str) -> None:
+        if path in self.errors:
+            raise self.errors[path]
         self.deleted.append(path)
 
 
@@ -49,6 +51,7 @@ def wanted(*namespaces: str) -> dict[tuple[str, str], GpuPodSpec]:
     ("error", "applied", "deleted"),
     [
         pytest.param(ApiError(403, "Forbidden", "terminating"), ["old", "b"], ["old"], id="refused"),
+        pytest.param(ApiError(500, "InternalError", "failed calling webhook"), ["old", "b"], ["old"], id="webhook"),
         pytest.param(Unreachable("no answer"), ["old"], [], id="no answer"),
     ],
 )
@@ -63,6 +66,22 @@ async def test_a_refused_gpu_pod_delays_no_other(error: CallError, applied: list
     server.errors.clear()
     await gpu_pods.apply(wanted("a", "b"))
     assert {PATH.format("a"), PATH.format("b")} <= set(server.applied)
+
+
+@pytest.mark.parametrize(
+    "error", [ApiError(403, "Forbidden", "no"), ApiError(500, "InternalError", "webhook")], ids=str
+)
+async def test_a_gpu_pod_that_cannot_be_deleted_delays_no_other(error: ApiError) -> None:
+    server = Server()
+    gpu_pods = of(server)
+    await gpu_pods.apply(wanted("a", "b", "c"))
+    server.errors[PATH.format("a")] = error
+    with pytest.raises(ApiError):
+        await gpu_pods.apply({})
+    assert server.deleted == [PATH.format("b"), PATH.format("c")]
+    server.errors.clear()
+    await gpu_pods.apply({})
+    assert server.deleted[2:] == [PATH.format("a")]
 
 
 def gpu_pod(name: str, node: str = "n") -> dict[str, Any]:
