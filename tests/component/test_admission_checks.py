@@ -272,7 +272,14 @@ async def test_the_newest_answer_counts(world: World) -> None:
     assert (world.item()["state"], world.item()["message"]) == ("Retry", "n")
 
 
-@pytest.mark.parametrize("fault", [Unreachable("no answer"), ApiError(422, "Invalid", "the webhook says no")])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Unreachable("no answer"),
+        ApiError(422, "Invalid", "the webhook says no"),
+        ApiError(409, "Conflict", "the webhook says no"),
+    ],
+)
 async def test_a_write_that_fails_is_sent_again_after_a_pause(world: World, fault: Exception) -> None:
     world.server.faults = [fault]
     world.answer(CheckState.READY, "m")

@@ -138,14 +138,14 @@ class CheckWriter:
     async def _failed(self, key: str, error: CallError) -> None:
         """Drop the answer of a Workload that is gone, and send others again later.
 
-        After a conflict that is when a newer version is known. Only if the API server gives no answer do other
-        Workloads wait, too.
+        After a conflict that is when a newer version is known, or after the pause: a webhook may refuse with the same
+        status. Only if the API server gives no answer do other Workloads wait, too.
         """
         if error.status == HTTPStatus.NOT_FOUND:
             self._end(key)
-        if error.status in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
             return
-        self._report(str(error))
+        if error.status != HTTPStatus.CONFLICT or key in self._pauses:
+            self._report(str(error))
         if not error.status:
             await asyncio.sleep(PAUSE)
             self._enqueue(key)
