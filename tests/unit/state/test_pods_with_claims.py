@@ -715,6 +715,10 @@ EVENTS: dict[str, tuple[Event, Event]] = {
         lambda world: world.to.remove_claim("ns/held"),
     ),
     "by name": (_take_by_name, lambda world: world.cluster.placements.remove_bound("uid-n")),
+    "unknown": (
+        lambda world: world.cluster.put_bound(pod("n", {"nvidia.com/gpu": "1"}, on="node")),
+        lambda world: world.cluster.remove_bound("uid-n"),
+    ),
     "rule": (lambda world: world.to.put_rule(RULE), lambda world: world.to.remove_rule("r")),
     "node": (
         lambda world: world.cluster.node_cache.remove_node("node"),

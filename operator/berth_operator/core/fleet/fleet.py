@@ -615,6 +615,9 @@ class Fleet(NodeColumns):
             self._count_of_gang(charge, row, sign)
         if GPU in charge.unknown or any(grant.type == GPU for grant in charge.grants):
             self._count_holder(row, sign, by_mps=charge.isolation == MPS)
+        if charge.unknown:
+            # Claims get no device of these types meanwhile.
+            self.claims.supply.node_changed(self.names[row])
         for device_type in charge.unknown:
             self.cards[device_type].charge_unknown(row, sign)
         self._own.nonzero_requested[0, row] += sign * charge.nonzero_requested[0]
