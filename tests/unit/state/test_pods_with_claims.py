@@ -737,3 +737,46 @@ def test_pods_wake_when_devices_may_be_free(event: str) -> None:
     free(world)
     assert woken(world) == ["p"]
     assert isinstance(world.decision(), Placement)
+
+
+def _many(*devices: Raw, node: str = "", **fields: Any) -> Raw:
+    """Return a slice of the pool `many`, which has devices of several nodes; without a name of a node for all nodes."""
+    made = resource_slice(*devices, node=node, pool="many", name=f"many-{node}", **fields)
+    return made if node else {**made, "spec": {**made["spec"], "nodeName": None, "allNodes": True}}
+
+
+def _parked_for(world: World, node: str, *names: str) -> PendingPod:
+    """Park a pod that can only go to a node."""
+    pending = world.pending("p", *names, nodeSelector={"host": node})
+    woken(world)
+    outcome = decide(world.cluster.fleet, pending, Policy())
+    assert isinstance(outcome, Failure)
+    world.cluster.queue.park(pending, outcome)
+    return pending
+
+
+def _hosts() -> World:
+    world = World(gpus=0)
+    for name in ("a", "b"):
+        world.cluster.node_cache.put_node(node(name, labels={"host": name}))
+    world.put_claim()
+    return world
+
+
+def test_pods_of_all_nodes_wake_when_the_slices_of_their_pool_are_complete() -> None:
+    world = _hosts()
+    world.to.put_slice(_many(listed("first"), node="a", count=2))
+    pending = _parked_for(world, "a")
+    world.to.put_slice(_many(listed("second"), node="b", count=2))
+    assert woken(world) == ["p"]
+    assert isinstance(decide(world.cluster.fleet, pending, Policy()), Placement)
+
+
+def test_pods_of_all_nodes_wake_when_a_slice_too_many_is_gone() -> None:
+    world = _hosts()
+    for each in ("a", "b", "too-many"):
+        world.to.put_slice(_many(listed(f"of-{each}"), node=each, count=2))
+    pending = _parked_for(world, "b")
+    world.to.remove_slice("many-too-many")
+    assert woken(world) == ["p"]
+    assert isinstance(decide(world.cluster.fleet, pending, Policy()), Placement)

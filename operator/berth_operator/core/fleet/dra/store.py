@@ -94,7 +94,8 @@ class Claims:
     # --- what the API server shows ----------------------------------------------------------------------------
 
     def put_slice(self, slice_: Slice) -> set[str]:
-        """Add or replace a slice; return the nodes for which it, or the slice it replaces, lists devices."""
+        """Add or replace a slice; return the nodes that get other devices from it, or from the slices of its pool."""
+        known = self.slices.get(slice_.name)
         nodes = self._forget(slice_.name) | self._nodes_listed_by(slice_)
         self.slices[slice_.name] = slice_
         self.supply.put_slice(slice_, self._rules())
@@ -103,13 +104,13 @@ class Claims:
         self._put_on_nodes(slice_)
         if self._left and self._is_complete(slice_.pool):
             nodes |= self._forget(*self._gone_from(slice_.pool))
-        if slice_.counter_sets:
-            # The devices that consume them are in other slices.
-            nodes = nodes.union(*map(nodes_of, self.in_pool(slice_.pool)))
+        if slice_.counter_sets or (not _is_replaced(known, slice_) and self._may_complete(slice_)):
+            # The devices that consume them, and those that a complete pool alone gives, are in other slices.
+            nodes |= self._nodes_of_pool(slice_.pool)
         return nodes
 
     def remove_slice(self, name: str, until: float) -> set[str]:
-        """Remove a slice; return the nodes for which it lists devices.
+        """Remove a slice; return the nodes that get other devices without it.
 
         If the slice's pool is not complete without it, its devices are kept until a time, because slices of a pool are
         deleted one by one.
@@ -120,6 +121,9 @@ class Claims:
         if not self._is_complete(slice_.pool):
             self._left[name] = until, slice_
             self._put_on_nodes(slice_)
+        elif all(other.generation <= slice_.generation for other in self.in_pool(slice_.pool)):
+            # It was one too many.
+            nodes |= self._nodes_of_pool(slice_.pool)
         return nodes
 
     def put_unknown(self, slice_: Slice) -> set[str]:
@@ -172,6 +176,13 @@ class Claims:
         newest = max((slice_.generation for slice_ in self.in_pool(pool)), default=0)
         counts = [slice_.count for slice_ in self.in_pool(pool) if slice_.generation == newest]
         return bool(counts) and len(counts) == counts[0]
+
+    def _may_complete(self, slice_: Slice) -> bool:
+        """Return whether a slice's pool is complete, counting first: a pool of thousands of slices gets them singly."""
+        return len(self.in_pool(slice_.pool)) >= slice_.count and self._is_complete(slice_.pool)
+
+    def _nodes_of_pool(self, pool: PoolID) -> set[str]:
+        return set().union(*map(nodes_of, self.in_pool(pool)))
 
     def put_claim(self, claim: ClaimState) -> ClaimState | None:
         """Add or replace a claim; return the previous claim."""
@@ -411,6 +422,15 @@ class Claims:
 def nodes_of(slice_: Slice) -> set[str]:
     """Return the nodes to which alone devices of a slice belong."""
     return {device.nodes.name for device in slice_.devices if device.nodes.name}
+
+
+def _is_replaced(known: Slice | None, slice_: Slice) -> bool:
+    """Return whether a slice takes the place of one of its pool and generation, so that the pool is as complete."""
+    return known is not None and _part_of(known) == _part_of(slice_)
+
+
+def _part_of(slice_: Slice) -> tuple[PoolID, int, int]:
+    return slice_.pool, slice_.generation, slice_.count
 
 
 def _ids_for_many(slice_: Slice) -> set[str]:
