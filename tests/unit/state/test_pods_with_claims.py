@@ -780,3 +780,14 @@ def test_pods_of_all_nodes_wake_when_a_slice_too_many_is_gone() -> None:
     world.to.remove_slice("many-too-many")
     assert woken(world) == ["p"]
     assert isinstance(decide(world.cluster.fleet, pending, Policy()), Placement)
+
+
+def test_a_pod_wakes_when_the_pod_is_gone_that_was_to_allocate_their_claim() -> None:
+    world = World()
+    world.put_claim()
+    world.placed("other")
+    _park(world)
+    world.cluster.remove_pending("uid-other")
+    world.cluster.placements.forget("uid-other")
+    assert woken(world) == ["p"]
+    assert isinstance(world.decision(), Placement)

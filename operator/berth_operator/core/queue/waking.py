@@ -11,6 +11,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.queue import NOT_CONCERNED, Parked, Queue
 from berth_operator.core.queue.queueing_hints import EventHint
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.pod_claims import PodClaims
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 
@@ -37,6 +38,8 @@ def capacity_freed(fleet: Fleet, queue: Queue[Unit], gone: Charge) -> bool:
     # The volumes that its decision chose are free again.
     change = change | Change.VOLUME if gone.volumes else change
     happened(fleet, queue, ClusterEvent(change=change, node=gone.node, before=gone))
+    if gone.claims.allocations:
+        _claims_not_allocated(fleet, queue, gone.claims)
     if not queue.awaits(Change.EVICTABLE) or gone.node not in fleet.rows:
         return False
     with fleet.without(tuple(fleet.nominees_on(gone.node))):
@@ -48,3 +51,13 @@ def capacity_freed(fleet: Fleet, queue: Queue[Unit], gone: Charge) -> bool:
             return None if work.complete(may_take, instead=True) else NOT_CONCERNED
 
         return queue.wake(Change.EVICTABLE, hint)
+
+
+def _claims_not_allocated(fleet: Fleet, queue: Queue[Unit], claims: PodClaims) -> None:
+    """Wake the units that share a claim which a pod was to allocate."""
+    shown = fleet.claims.claims
+    for allocation in claims.allocations:
+        key = str(allocation.claim)
+        if key in shown and shown[key].allocation:
+            continue  # it was written, and holds its devices until it is deallocated
+        queue.wake_claiming(key)
