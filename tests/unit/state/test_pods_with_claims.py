@@ -782,6 +782,26 @@ def test_pods_of_all_nodes_wake_when_a_slice_too_many_is_gone() -> None:
     assert isinstance(decide(world.cluster.fleet, pending, Policy()), Placement)
 
 
+@pytest.mark.parametrize("state", ["allocated", "assumed"])
+def test_a_device_that_was_bound_to_a_node_wakes_the_pods_of_other_nodes_when_it_is_free(state: str) -> None:
+    world = _hosts()
+    world.to.put_slice(_many(listed("n", bindsToNode=True)))
+    world.put_claim(name="held")
+    placement = decide(world.cluster.fleet, world.pending("first", "held", nodeSelector={"host": "a"}), Policy())
+    assert isinstance(placement, Placement)
+    world.cluster.placements.assume(placement)
+    if state == "allocated":
+        world.write(placement)
+    pending = _parked_for(world, "b")
+    world.cluster.remove_pending("uid-first")
+    world.cluster.placements.forget("uid-first")
+    if state == "allocated":
+        assert not woken(world)
+        world.put_claim(name="held")
+    assert woken(world) == ["p"]
+    assert isinstance(decide(world.cluster.fleet, pending, Policy()), Placement)
+
+
 def test_a_pod_wakes_when_the_pod_is_gone_that_was_to_allocate_their_claim() -> None:
     world = World()
     world.put_claim()

@@ -54,10 +54,12 @@ def capacity_freed(fleet: Fleet, queue: Queue[Unit], gone: Charge) -> bool:
 
 
 def _claims_not_allocated(fleet: Fleet, queue: Queue[Unit], claims: PodClaims) -> None:
-    """Wake the units that share a claim which a pod was to allocate."""
+    """Wake the units that share a claim which a pod was to allocate, or that other nodes have its devices for."""
     shown = fleet.claims.claims
     for allocation in claims.allocations:
         key = str(allocation.claim)
         if key in shown and shown[key].allocation:
             continue  # it was written, and holds its devices until it is deallocated
         queue.wake_claiming(key)
+        if fleet.claims.supply.is_wide(result.device.id for result in allocation.results):
+            queue.wake(Change.CLAIM_DEVICES)

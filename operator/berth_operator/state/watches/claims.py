@@ -130,7 +130,9 @@ class ResourceClaims:
         if after is not None and before != after:
             self._cluster.waker.claim_changed(after.key)
         if before is not None and before.allocation and (after is None or after.allocation != before.allocation):
-            for node in sorted(before.nodes) or ("",):
+            # An allocation names one node also if other nodes can reach some of its devices.
+            is_wide = self._claims.supply.is_wide(before.devices)
+            for node in (not is_wide and sorted(before.nodes)) or ("",):
                 self._cluster.claim_devices_changed(node=node)
 
 

@@ -153,13 +153,8 @@ class Supply:
             self._added[key] = after
         for node in nodes:
             self._answers.drop(node)
-        if self._is_wide([*before.devices, *before.shared, *after.devices, *after.shared]):
+        if self.is_wide([*before.devices, *before.shared, *after.devices, *after.shared]):
             self._answers.drop_refusals()
-
-    def _is_wide(self, devices: Iterable[DeviceID]) -> bool:
-        """Return whether one of the devices belongs to a pool in which other nodes have devices or counters."""
-        slices = [self.index.by_pool.get(pool, ()) for pool in {PoolID(*device[:2]) for device in devices}]
-        return any(len(of_pool) != 1 or not of_pool[0].nodes.name for of_pool in slices)
 
     # --- queries ----------------------------------------------------------------------------------------------
 
@@ -168,6 +163,15 @@ class Supply:
         if node in self._cards and node not in self._card_indices:
             self._card_indices[node] = CardIndex.of(self._cards[node])
         return self._card_indices.get(node)
+
+    def is_wide(self, devices: Iterable[DeviceID]) -> bool:
+        """Return whether one of the devices belongs to a pool in which other nodes have devices or counters."""
+        pools = [self.index.by_pool.get(pool, []) for pool in {PoolID(*device[:2]) for device in devices}]
+        return any(
+            not slice_.nodes.name or slice_.nodes.name != of_pool[0].nodes.name
+            for of_pool in pools
+            for slice_ in of_pool
+        )
 
     def on(self, node: str, labels: Mapping[str, str]) -> NodeDevices:
         """Return the devices of a node."""
