@@ -811,3 +811,18 @@ def test_a_pod_wakes_when_the_pod_is_gone_that_was_to_allocate_their_claim() -> 
     world.cluster.placements.forget("uid-other")
     assert woken(world) == ["p"]
     assert isinstance(world.decision(), Placement)
+
+
+def test_a_pod_of_a_namespace_with_limits_wakes_when_a_device_plugin_offers_what_a_class_provides() -> None:
+    world = World()
+    world.cluster.fleet.set_namespace_limits({"ns": {"gpu": 100}})
+    world.to.put_class({"metadata": {"name": "x"}, "spec": {"extendedResourceName": "example.com/x"}})
+    pending = world.pending("p", requests={"example.com/x": "1"}, resourceClaims=[])
+    woken(world)
+    outcome = decide(world.cluster.fleet, pending, Policy())
+    assert "what DeviceClasses provide of example.com/x is not counted before" in reason(outcome)
+    assert isinstance(outcome, Failure)
+    world.cluster.queue.park(pending, outcome)
+    world.cluster.node_cache.put_node(node(allocatable={"example.com/x": "1"}))
+    assert woken(world) == ["p"]
+    assert isinstance(decide(world.cluster.fleet, pending, Policy()), Placement)

@@ -33,7 +33,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "namespace-limits"
 VERDICT: Final = Verdict.UNRESOLVABLE
-WAKES_ON: Final = Change.POD_DELETED | Change.CAPACITY_FREED | Change.DEVICE
+WAKES_ON: Final = Change.POD_DELETED | Change.CAPACITY_FREED | Change.DEVICE | Change.NODE_ALLOCATABLE
 TRAITS: Final = Traits(
     one_node=False, transient=True, needed="a namespace would hold more than its administrator allows"
 )
@@ -100,8 +100,13 @@ def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
             left &= ~rows
 
 
-def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether a pod of the namespace has left or holds less, or cards have changed."""
+def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether a pod of the namespace has left or holds less, or cards have changed.
+
+    The allocatable of a node matters only for resources that DeviceClasses provide elsewhere.
+    """
+    if event.change & Change.NODE_ALLOCATABLE and not event.change & Change.DEVICE:
+        return bool(rows_by_class(fleet, request))
     return event.before is None or event.before.pod.partition("/")[0] == request.identity.namespace
 
 
