@@ -391,6 +391,19 @@ def test_a_pod_may_have_a_card_by_name_and_another_by_claim() -> None:
     assert {each.minor for each in (*placement.grants, *placement.claims.grants)} == {0, 1}
 
 
+@pytest.mark.parametrize("held", [{}, {"allowMultipleAllocations": True}], ids=["whole", "a share"])
+def test_a_card_that_two_drivers_list_is_given_by_one_of_them(held: Raw) -> None:
+    world = World(gpus=1, own=OwnPools(drivers=frozenset({NVIDIA_DRIVER, "gpu.berth.dev"})))
+    world.to.put_slice(resource_slice({**gpu(0), **held}))
+    world.to.put_slice(resource_slice(gpu(0), driver="gpu.berth.dev"))
+    world.put_claim(request(where=f'device.driver == "{NVIDIA_DRIVER}"'), name="first")
+    world.put_claim(request(where='device.driver == "gpu.berth.dev"'), name="second")
+    first = world.placed("p", "first")
+    assert reason(world.decision("q", "second")) == NOT_ALL
+    world.write(first)
+    assert reason(world.decision("q", "second")) == NOT_ALL
+
+
 def test_an_unhealthy_card_is_not_given() -> None:
     world = World()
     world.cluster.node_cache.put_device(device("node", {**entry(0), "health": False}, entry(1), generation=2))

@@ -15,9 +15,9 @@ def held_devices(fleet: Fleet, node: str, devices: NodeDevices, grants: Collecti
 
     `grants` are further cards that are used.
     """
-    holdings = fleet.claims.supply.holdings
+    allocated = fleet.claims.supply.holdings.allocated
     if not devices.cards:
-        return Held(holdings.allocated.devices, devices.foreign)
+        return Held(allocated.devices, devices.foreign)
     # The cards that pods hold by name, and the types of which pods may hold any card. What is charged for claims that
     # exist is in the holdings.
     used, types = list(grants), set[str]()
@@ -33,10 +33,10 @@ def held_devices(fleet: Fleet, node: str, devices: NodeDevices, grants: Collecti
     used_types = {*types, *(grant.type for grant in used)}
     index = fleet.claims.supply.cards(node)
     broken = index.broken if index is not None else frozenset()
-    # The drivers whose devices claims hold of each card: two drivers may list the same one.
+    # The drivers whose devices, or shares of them, claims hold of each card: two drivers may list the same one.
     others: dict[CardKey, set[str]] = {}
     for name, match in devices.cards.items() if devices.driver_count > 1 else ():
-        if holdings.hold(name):
+        if allocated.include(name):
             for card in match.cards:
                 others.setdefault(card, set()).add(name.driver)
     # The devices that are cards, or parts of cards, which cannot be used or are used otherwise.
@@ -52,4 +52,4 @@ def held_devices(fleet: Fleet, node: str, devices: NodeDevices, grants: Collecti
         )
         if taken or match.unknown in used_types:
             withheld.add(name)
-    return Held(holdings.allocated.devices, devices.foreign | withheld)
+    return Held(allocated.devices, devices.foreign | withheld)
