@@ -839,3 +839,41 @@ def test_a_pod_of_a_namespace_with_limits_wakes_when_a_device_plugin_offers_what
     world.cluster.node_cache.put_node(node(allocatable={"example.com/x": "1"}))
     assert woken(world) == ["p"]
     assert isinstance(decide(world.cluster.fleet, pending, Policy()), Placement)
+
+
+def _with_cards(world: World) -> None:
+    world.cluster.node_cache.put_device(device("node", entry(0)))
+    world.cluster.node_cache.put_lease(lease("node"))
+
+
+OFFERS = {"offered": {"nvidia.com/gpu": 1}}
+BY_CLASS: dict[str, tuple[Raw, Event, Raw, str]] = {
+    "plug-in gone": (OFFERS, lambda _: None, {"offered": {}}, "node(s) have no Device"),
+    "labelled": (
+        {"offered": {}},
+        _with_cards,
+        {"offered": {}, "labels": {"berth.dev/cards": "claims"}},
+        "Insufficient nvidia.com/gpu",
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "more", "after", "expected"), BY_CLASS.values(), ids=BY_CLASS)
+def test_a_pod_wakes_where_a_class_provides_now_what_a_device_plugin_did(
+    before: Raw, more: Event, after: Raw, expected: str
+) -> None:
+    world = World(gpus=1)
+    world.cluster.node_cache.remove_device("node")
+    world.cluster.node_cache.remove_lease("node")
+    world.cluster.node_cache.put_node(node(**before))
+    more(world)
+    world.to.put_class({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}})
+    pending = world.pending("p", requests={"nvidia.com/gpu": "1"}, resourceClaims=[])
+    woken(world)
+    outcome = decide(world.cluster.fleet, pending, Policy())
+    assert isinstance(outcome, Failure)
+    assert expected in outcome.message
+    world.cluster.queue.park(pending, outcome)
+    world.cluster.node_cache.put_node(node(**after))
+    assert isinstance(decide(world.cluster.fleet, pending, Policy()), Placement)
+    assert woken(world) == ["p"]

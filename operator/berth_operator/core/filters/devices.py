@@ -10,6 +10,7 @@ from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import extended_resources
 from berth_operator.core.fleet.arrays.column_cache import Rows, pick
+from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.values.request import PodRequest
@@ -24,7 +25,9 @@ class DeviceFilter:
 
     NAME: str = "devices"
     VERDICT: Verdict = Verdict.UNSCHEDULABLE
-    WAKES_ON: Change = Change.DEVICE | Change.NODE_ADDED | Change.CAPACITY_FREED | Change.DEVICE_CLASS
+    WAKES_ON: Change = (
+        Change.DEVICE | Change.NODE_ADDED | Change.NODE_ALLOCATABLE | Change.CAPACITY_FREED | Change.DEVICE_CLASS
+    )
     TRAITS: Traits = Traits(capacity=True, needed="devices could be allocated twice")
 
     def __init__(self, allocators: Allocators) -> None:
@@ -58,6 +61,10 @@ class DeviceFilter:
             # Stop early: computing a later reason costs as much as the first.
             if not left.any():
                 break
+
+    def may_help(self, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+        """Return whether the event is more than a new allocatable, or a DeviceClass may provide the devices now."""
+        return event.change != Change.NODE_ALLOCATABLE or bool(extended_resources.rows_by_class(fleet, request))
 
     def _reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
         yield "node(s) have no Device", ~fleet.has_device

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from berth_api import request, resources
 from berth_api.allocation import partitions
+from berth_api.names import CARDS_KEY
 from berth_api.request import BUILT_IN, Kinds
 from berth_api.resources import quantity
 from berth_client.objects import without_managed_fields
@@ -93,6 +94,9 @@ def change(old: NodeInfo | None, new: NodeInfo) -> Change:
         changes |= Change.NODE_LABELS
     if partitions.partitions_only(old.labels) != partitions.partitions_only(new.labels):
         changes |= Change.DEVICE
+    if old.labels.get(CARDS_KEY) != new.labels.get(CARDS_KEY):
+        # DeviceClasses provide now what the allocatable lacks, or no longer.
+        changes |= Change.DEVICE | Change.NODE_ALLOCATABLE
     if _repelling(old) != _repelling(new):
         changes |= Change.NODE_TAINTS
     if old.allocatable != new.allocatable:
