@@ -776,6 +776,23 @@ def _hosts() -> World:
     return world
 
 
+def test_a_device_is_given_when_a_device_of_another_node_gives_back_their_counters() -> None:
+    world = _hosts()
+    counters = {"x": {"value": "1"}}
+    consumed = [{"counterSet": "s", "counters": counters}]
+    pool = _many(count=2)["spec"]
+    devices = [listed(f"of-{each}", nodeName=each, consumesCounters=consumed) for each in ("a", "b")]
+    by_device = {**pool, "allNodes": None, "perDeviceNodeSelection": True, "devices": devices}
+    of_all = {**pool, "devices": None, "sharedCounters": [{"name": "s", "counters": counters}]}
+    for name, spec in {"devices": by_device, "counters": of_all}.items():
+        world.to.put_slice({"metadata": {"name": name}, "spec": spec})
+    world.to.put_claim(allocated("held", "of-a", node="many"))
+    pending = _parked_for(world, "b")
+    world.put_claim(name="held")
+    assert woken(world) == ["p"]
+    assert isinstance(decide(world.cluster.fleet, pending, Policy()), Placement)
+
+
 def test_pods_of_all_nodes_wake_when_the_slices_of_their_pool_are_complete() -> None:
     world = _hosts()
     world.to.put_slice(_many(listed("first"), node="a", count=2))

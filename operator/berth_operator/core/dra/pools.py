@@ -91,7 +91,8 @@ class Pool:
     @cached_property
     def is_of_one_node(self) -> bool:
         """Return whether allocations on other nodes change nothing here."""
-        return not self.elsewhere and all(device.nodes.name for device in self.devices)
+        names = {device.nodes.name for device in self.devices}
+        return not self.elsewhere and len(names) == 1 and "" not in names
 
     @property
     def has_binding_conditions(self) -> bool:
