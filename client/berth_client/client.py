@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Self
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import orjson
 
@@ -44,6 +44,9 @@ APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 PROTOBUF: Final = "application/vnd.kubernetes.protobuf"
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+
+IN_PATH: Final = "/:@!$&'()*+,;=~"
+"""What a path has besides letters, digits and `_.-`; anything else is escaped, or it could begin another request."""
 
 NO_ANSWER: Final = "<error>"
 """The code of a request that was not answered, as in client-go's metrics."""
@@ -263,7 +266,7 @@ class ApiClient:
 
     def _url(self, path: str, params: Params | None) -> str:
         """Return the request target with its query."""
-        return self._target + path + ("?" + urlencode(params) if params else "")
+        return self._target + quote(path, safe=IN_PATH) + ("?" + urlencode(params) if params else "")
 
     async def _send(self, method: str, request: bytes, name: str, seconds: float) -> bytes:
         if seconds <= 0:

@@ -15,6 +15,7 @@ import orjson
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
+from yarl import URL
 
 from berth_api.objects.visibility import GROUP, VERSION
 from berth_client.errors import ApiError
@@ -103,6 +104,8 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.api = folder, ApiServer()
+        self.read: list[str] = []
+        """The names of the pods that were read on the API server."""
         self.shared = Shared(
             api=self.api,  # type: ignore[arg-type]
             namespace="ns",
@@ -147,6 +150,7 @@ class World:
         replica.is_elected = True
 
     async def get_pod(self, namespace: str, name: str) -> Any:
+        self.read.append(name)
         if name == "defect":
             raise RuntimeError(name)
         raise ApiError(404, "NotFound", f"{namespace}/{name}")
@@ -491,6 +495,18 @@ async def test_a_request_that_meets_a_defect_fails_alone(world: World) -> None:
             assert counted.get() == before + 1
             async with client(replica, tls) as ask:
                 assert (await ask(f"{API}/namespaces/ns/pods/waits/explanation"))[0] == 200
+
+
+@pytest.mark.parametrize("name", ["x%20HTTP%2F1.1%0D%0AHost:%20a%0D%0A%0D%0ADELETE%20%2Fapi", "x%2Flog", "x%3Fa", "X"])
+async def test_a_name_that_no_pod_can_have_is_not_read(world: World, name: str) -> None:
+    async with world.pair() as replicas:
+        tls = world.tls(world.folder / "trusted")
+        for replica in replicas:
+            url = URL(f"https://{replica.address}{API}/namespaces/ns/pods/{name}/explanation", encoded=True)
+            connector = aiohttp.TCPConnector(ssl=tls)
+            async with aiohttp.ClientSession(connector=connector) as session, session.get(url, headers=ANN) as answer:
+                assert answer.status == 404
+    assert world.read == []
 
 
 # --- limits -----------------------------------------------------------------------------------------------------

@@ -97,6 +97,15 @@ async def test_an_answer_in_fragments_and_a_closed_connection(client: ApiClient,
     assert [await client.request("GET", "/") for _ in range(2)] == [{}, {}]
 
 
+async def test_a_name_in_a_path_cannot_begin_another_request(client: ApiClient, server: Server) -> None:
+    name = "x HTTP/1.1\r\nHost: a\r\n\r\nDELETE /api/v1/namespaces/b/pods/c HTTP/1.1\r\nX: "
+    answer = await client.get(f"/api/v1/namespaces/a/pods/{name}?#%ü")
+    assert answer["path"].startswith("/api/v1/namespaces/a/pods/x%20HTTP/1.1%0D%0AHost:%20a%0D%0A%0D%0ADELETE%20/")
+    assert answer["path"].endswith("%3F%23%25%C3%BC")
+    assert [request.method for request in server.seen] == ["GET"]
+    assert (await client.get("/apis/a/v1/clusterroles/system:b"))["path"] == "/apis/a/v1/clusterroles/system:b"
+
+
 @pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", b"SSH-2.0-OpenSSH\r\n"])
 async def test_half_an_answer_and_no_http_are_no_answer(sent: bytes) -> None:
     async def talk(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
