@@ -1,7 +1,7 @@
 """Read and validate the options of a list or a watch as the API server does. Pure functions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,6 +20,8 @@ from berth_operator.apis.aggregated.statuses import bad_request, invalid
 
 MAX_SELECTOR: Final = 4096
 """Characters of a selector."""
+MAX_TERMS: Final = 64
+"""Requirements and values of a selector. Each object is compared with all of them, and the loop waits meanwhile."""
 MAX_SECONDS: Final = 3600
 """Seconds of a watch at most; clients watch again from their last version."""
 EXACT: Final = "Exact"
@@ -209,7 +211,7 @@ def label_selector(text: str) -> LabelSelector:
             requirement = Requirement(key=match["present"], operator=DOES_NOT_EXIST if match["absent"] else EXISTS)
         requirements.append(requirement)
         position = match.end()
-    return LabelSelector(requirements=tuple(requirements))
+    return _bounded("labelSelector", requirements)
 
 
 def field_selector(kind: Kind, text: str) -> LabelSelector:
@@ -220,7 +222,14 @@ def field_selector(kind: Kind, text: str) -> LabelSelector:
     """
     if len(text) > MAX_SELECTOR:
         raise bad_request(f"fieldSelector: more than {MAX_SELECTOR} characters")
-    return LabelSelector(requirements=tuple(_field_requirement(kind, part) for part in text.split(",") if part))
+    return _bounded("fieldSelector", [_field_requirement(kind, part) for part in text.split(",") if part])
+
+
+def _bounded(parameter: str, requirements: Sequence[Requirement]) -> LabelSelector:
+    """Return the selector of some requirements, unless there are too many."""
+    if sum(max(1, len(requirement.values)) for requirement in requirements) > MAX_TERMS:
+        raise bad_request(f"{parameter}: more than {MAX_TERMS} requirements and values")
+    return LabelSelector(requirements=tuple(requirements))
 
 
 def _field_requirement(kind: Kind, text: str) -> Requirement:
