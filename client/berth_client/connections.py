@@ -5,6 +5,7 @@ what an API server needs: one request at a time on a keep-alive connection, no r
 """
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import cast
 
@@ -37,24 +38,44 @@ class ConnectionPool:
         Raises:
             OSError: there was no answer, or not in time (TimeoutError); the request may have been executed.
         """
-        async with asyncio.timeout(seconds), self._turns:
-            connection = self._kept() or await self._endpoint.connect(_Connection)
-            try:
-                response = await connection.exchange(request)
-            except BaseException:
-                # Otherwise the rest of this answer would be read as the answer to the next request.
-                connection.abort()
-                raise
-            if connection.usable:
-                self._idle.append(connection)
-            else:
-                connection.abort()
-            return response
+        clock, reused_at = asyncio.get_running_loop().time, -math.inf
+        try:
+            async with asyncio.timeout(seconds), self._turns:
+                if (connection := self._kept()) is not None:
+                    reused_at = clock()
+                else:
+                    connection = await self._endpoint.connect(_Connection)
+                try:
+                    response = await connection.exchange(request)
+                except BaseException:
+                    # Otherwise the rest of this answer would be read as the answer to the next request.
+                    connection.abort()
+                    raise
+                if connection.usable:
+                    connection.answered_at = clock()
+                    self._idle.append(connection)
+                else:
+                    connection.abort()
+                return response
+        except TimeoutError:
+            self._end_silent(reused_at)
+            raise
 
     def close(self) -> None:
         """Close the connections that are not in use."""
         while self._idle:
             self._idle.pop().abort()
+
+    def _end_silent(self, since: float) -> None:
+        """Close the idle connections that have not answered since a request whose connection did not answer.
+
+        If a load balancer or an API server is gone without a word, all of them are broken, and each would cost another
+        request its whole time.
+        """
+        silent = [connection for connection in self._idle if connection.answered_at < since]
+        self._idle = [connection for connection in self._idle if connection.answered_at >= since]
+        for connection in silent:
+            connection.abort()
 
     def _kept(self) -> "_Connection | None":
         while self._idle:
@@ -68,6 +89,8 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.usable = False
+        self.answered_at = -math.inf
+        """When it last answered, by the loop's clock."""
         self._parser = httptools.HttpResponseParser(self)
         self._response: asyncio.Future[Response] | None = None
         self._body: list[bytes] = []

@@ -196,6 +196,46 @@ async def test_no_answer_in_time_and_no_server_are_unreachable(client: ApiClient
         await nowhere.request("GET", "/")
 
 
+async def test_connections_that_died_silently_cost_one_request_its_time(client: ApiClient, server: Server) -> None:
+    together = asyncio.Barrier(3)
+
+    async def all_at_once(_request: web.BaseRequest) -> web.Response:
+        await together.wait()
+        return web.json_response({})
+
+    server.handler = all_at_once
+    await asyncio.gather(*(client.get("/") for _ in range(3)))
+    dead = {request.transport for request in server.seen}
+    assert len(dead) == 3
+
+    async def only_on_new_ones(request: web.BaseRequest) -> web.Response:
+        if request.transport in dead:  # as if its packets were dropped on the way
+            await asyncio.Event().wait()
+        return web.json_response({})
+
+    server.handler = only_on_new_ones
+    with pytest.raises(Unreachable):
+        await client.request("GET", "/", timeout=0.05)
+    assert await client.request("GET", "/") == {}
+
+
+async def test_a_slow_answer_ends_no_connection_that_answers(client: ApiClient, server: Server) -> None:
+    async def slow_to_one(request: web.BaseRequest) -> web.Response:
+        if request.path == "/slow":
+            await asyncio.Event().wait()
+        return web.json_response({})
+
+    server.handler = slow_to_one
+    slow = asyncio.create_task(client.request("GET", "/slow", timeout=0.2))
+    await asyncio.sleep(0.05)
+    await client.get("/")
+    with pytest.raises(Unreachable):
+        await slow
+    await client.get("/")
+    answered = [request.transport for request in server.seen if request.path == "/"]
+    assert answered[0] is answered[1]
+
+
 async def test_an_answer_that_is_not_json_is_no_answer(client: ApiClient, server: Server) -> None:
     server.always(200, b"<html>")
     with pytest.raises(Unreachable, match="not JSON"):
