@@ -309,7 +309,7 @@ class LeaderElection:
 
         Raises:
             ApiError: the first answer is an error; a 409 may be the answer to a copy.
-            Unreachable: there is no answer within the renew deadline.
+            Unreachable: there is no answer within the renew deadline, or it is no LeaderLease.
         """
         url = self._url() + path
         requests: list[asyncio.Task[Object]] = []
@@ -321,7 +321,7 @@ class LeaderElection:
                     requests, timeout=self.renew_deadline / COPIES, return_when=asyncio.FIRST_COMPLETED
                 )
                 if answered:
-                    return answered.pop().result()
+                    return _lease_of(answered.pop().result(), f"{method} {url}")
             raise Unreachable(f"{method} {url}: no answer within {self.renew_deadline:g} s")
         finally:
             for task in requests:
@@ -337,6 +337,15 @@ class LeaderElection:
             log.info("term changed", lease=self.name, identity=self.identity, term=self._announced)
             self._changed.set()
             self._changed = asyncio.Event()
+
+
+def _lease_of(answer: Any, name: str) -> Object:
+    """Return an answer as a LeaderLease. A proxy may answer in place of the API server, with no body or another one."""
+    match answer:
+        case {"metadata": {"creationTimestamp": str()}, "spec": {"term": int()}}:
+            lease: Object = answer
+            return lease
+    raise Unreachable(f"{name}: the answer is no LeaderLease")
 
 
 def _explained(error: Exception) -> str:

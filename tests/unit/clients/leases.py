@@ -113,6 +113,8 @@ class LeaseClient:
     """If cleared, the whole process is paused, with its timeouts."""
     watches: bool = True
     """Whether watches are accepted."""
+    instead: list[Any] = field(default_factory=list)
+    """What the next requests get, which then do not arrive."""
     calls: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -126,6 +128,8 @@ class LeaseClient:
         if self.down:
             await asyncio.sleep(max(0.0, timeout - latency))
             raise Unreachable("down")
+        if self.instead:
+            return self.instead.pop()
         late = self.answer_latency()
         try:
             return self.store.handle(method, path, body)

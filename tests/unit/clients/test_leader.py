@@ -461,6 +461,24 @@ async def test_candidate_says_what_to_install_where_the_kind_is_missing() -> Non
     assert error == "the API server serves no leaderleases.berth.dev: apply crds/"
 
 
+@pytest.mark.parametrize("strange", [None, {"kind": "Status", "metadata": {}}, {"metadata": {}, "spec": {}}, "ok"])
+async def test_an_answer_that_is_no_lease_ends_no_candidate(strange: object) -> None:
+    store = LeaseStore()
+    store.add({"term": FIRST, "holderIdentity": "z", "leaseDurationSeconds": 15})
+    proxied = store.client()
+    a = candidate(proxied, "a")
+    async with running(a):
+        await asyncio.sleep(3)
+        proxied.instead = [strange]  # of a proxy in front of the API server
+        await asyncio.sleep(20)
+        assert a.term is not None
+        term, proxied.instead = a.term, [strange]
+        await asyncio.sleep(20)
+        assert proxied.instead == []
+        assert a.term is not None
+        assert a.term >= term
+
+
 async def test_candidate_stopped_at_its_write_does_not_lead_two_terms_later() -> None:
     store = LeaseStore()
     store.add({"term": FIRST})
