@@ -451,6 +451,9 @@ def test_what_a_version_lacks_is_said(values: dict[str, Any], version: str, mess
         ({"admission": {"by": "magic"}}, "at '/admission/by': value must be one of 'auto', 'policies', 'webhook'"),
         ({"webhook": {"port": 70000}}, "at '/webhook/port': maximum: got 70,000, want 65,535"),
         ({"profiles": []}, "at '/profiles': minItems: got 0, want 1"),
+        ({"profiles": [{"schedulerName": "a" * 64}]}, "at '/profiles/0/schedulerName': maxLength: got 64, want 63"),
+        ({"memoryUnits": {"nvidia.com/gpumem": "1ki"}}, "'1ki' does not match pattern"),
+        ({"memoryUnits": {"nvidia.com/gpumem": "0"}}, "'0' does not match pattern"),
         ({"trustedSchedulers": [{"name": "koord"}]}, "at '/trustedSchedulers/0': missing property 'account'"),
         ({"crds": {"keep": False}, "cleanup": {"enabled": False}}, "crds.keep: false needs cleanup.enabled: true"),
         ({"dra": {"migProfiles": ["1g.10gb"]}}, "dra.migProfiles needs dra.enabled: true"),
@@ -482,6 +485,32 @@ def test_renamed_resources_reach_the_policy_and_the_webhook() -> None:
     by_webhook = chart.rendered({**values, "admission": {"by": "webhook"}})
     [webhook] = by_webhook["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
     assert "--nvidia-resources=nvidia.com/a100,nvidia.com/h100" in webhook["args"]
+
+
+def test_cert_manager_writes_the_secret_that_the_extender_mounts() -> None:
+    extender = {"enabled": True, "certManager": True, "certificateSecret": "own"}
+    objects = chart.rendered({"extender": extender})
+    secrets = {
+        volume["secret"]["secretName"]
+        for volume in objects["Deployment/berth-operator"]["spec"]["template"]["spec"]["volumes"]
+        if volume["name"] == "extender"
+    }
+    assert secrets == {objects["Certificate/berth-extender"]["spec"]["secretName"]} == {"own"}
+    assert objects["Certificate/berth-extender-ca"]["spec"]["secretName"] == "berth-extender-ca"
+
+
+@pytest.mark.parametrize(("port", "known"), [(9405, None), (0, None), (9500, "9500")])
+def test_the_operator_knows_where_agents_serve_metrics(port: int, known: str | None) -> None:
+    operator = container(chart.rendered({"agent": {"metricsPort": port}})["Deployment/berth-operator"])
+    assert {each["name"]: each.get("value") for each in operator["env"]}.get("BERTH_AGENT_METRICS_PORT") == known
+
+
+@pytest.mark.parametrize("size", ["16", "1k", "2M", "1G", "1Ki", "10Mi", "1Gi"])
+def test_a_unit_that_the_chart_accepts_is_one_for_the_operator(size: str) -> None:
+    name = next(iter(words.TABLE.units()))
+    operator = container(chart.rendered({"memoryUnits": {name: size}})["Deployment/berth-operator"])
+    [units] = [each.partition("=")[2] for each in operator["args"] if each.startswith("--memory-units=")]
+    assert words.read_units(units)
 
 
 def test_units_reach_the_policy_the_operator_and_the_webhook() -> None:
