@@ -505,6 +505,19 @@ def test_the_operator_knows_where_agents_serve_metrics(port: int, known: str | N
     assert {each["name"]: each.get("value") for each in operator["env"]}.get("BERTH_AGENT_METRICS_PORT") == known
 
 
+def test_the_operator_may_read_the_agents_metrics_whoever_else_may() -> None:
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    objects = chart.rendered({"networkPolicy": {"enabled": True, "metricsFrom": [prometheus]}}, namespace="gpus")
+    [of_agents] = objects["NetworkPolicy/berth-agent"]["spec"]["ingress"]
+    operator = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gpus"}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "berth-operator"}},
+    }
+    assert of_agents == {"ports": [{"port": "metrics"}], "from": [prometheus, operator]}
+    *_, of_operator = objects["NetworkPolicy/berth-operator"]["spec"]["ingress"]
+    assert of_operator == {"ports": [{"port": "metrics"}], "from": [prometheus]}
+
+
 @pytest.mark.parametrize("size", ["16", "1k", "2M", "1G", "1Ki", "10Mi", "1Gi"])
 def test_a_unit_that_the_chart_accepts_is_one_for_the_operator(size: str) -> None:
     name = next(iter(words.TABLE.units()))
