@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from pydantic import ValidationError
 
+from berth_operator.apis.webhook.main import WebhookSettings
 from berth_operator.settings.flags import Settings
 
 POD = "berth-system/berth-operator-0/5f0f2ad6"
@@ -34,6 +35,20 @@ def test_the_unit_of_a_resource_that_has_none_is_refused() -> None:
     assert settings("--memory-units=aliyun.com/gpu-mem=1Mi").memory_units
     with pytest.raises(ValidationError, match=r'"cpu"; allowed are nvidia\.com/gpumem, '):
         settings("--memory-units=cpu=1Mi")
+
+
+@pytest.mark.parametrize("flag", ["--routed-resources", "--nvidia-resources"])
+@pytest.mark.parametrize(
+    "names", ["", "nvidia.com/a100", "example.com/gpu,example.com/NPU_2", "a.com/b, c.com/d", "gpu"]
+)
+def test_resources_that_no_pod_can_request_are_refused(flag: str, names: str) -> None:
+    reads = [WebhookSettings, Settings] if flag == "--routed-resources" else [WebhookSettings]
+    for read in reads:
+        if " " in names or names == "gpu":
+            with pytest.raises(ValidationError, match="String should match pattern"):
+                read(_cli_parse_args=[f"{flag}={names}"])
+        else:
+            assert names in read(_cli_parse_args=[f"{flag}={names}"]).model_dump().values()
 
 
 # --- the extender -------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ SCHEDULER_NAME: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 """What Kubernetes accepts as the reporting controller of an Event."""
 
 _LABEL: Final = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+_RESOURCE: Final = "[a-z0-9.-]+/[A-Za-z0-9._-]+"
 _SUBDOMAIN: Final = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 _SWITCHES: Final = (ALL, *(module.NAME for module in filters.ORDER if not module.TRAITS.needed))
 _NEEDED: Final = {module.NAME: module.TRAITS.needed for module in filters.ORDER if module.TRAITS.needed}
@@ -172,6 +173,8 @@ PoolName = Annotated[str, Field(pattern=f"^{_SUBDOMAIN}(/{_SUBDOMAIN})+$", max_l
 SchedulerName = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}$")]
 SchedulerNames = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$")]
 """Scheduler names, joined by commas."""
+ResourceNames = Annotated[str, Field(pattern=f"^({_RESOURCE}(,{_RESOURCE})*)?$")]
+"""Names of extended resources, joined by commas."""
 
 
 class _Part(BaseModel):

@@ -23,7 +23,7 @@ from berth_base.logs import Form, Level
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import injected
 from berth_operator.settings import configuration
-from berth_operator.settings.configuration import SCHEDULER_NAME, Configuration, SchedulerNames
+from berth_operator.settings.configuration import SCHEDULER_NAME, Configuration, ResourceNames, SchedulerNames
 from berth_operator.state.objects.genius_priority import FORM, PriorityLimits, read_limits
 
 
@@ -169,7 +169,7 @@ class Settings(BaseSettings):
     """Which pods the policies or the webhook route in namespaces without the label `berth.dev/routing`. Kueue's
     Workloads are read by it (docs/admission.md)."""
 
-    routed_resources: str = ""
+    routed_resources: ResourceNames = ""
     """Resources besides NVIDIA's that route pods where the label is `devices`, separated by commas."""
 
     node_rate: Annotated[float, Field(gt=0)] = 100.0

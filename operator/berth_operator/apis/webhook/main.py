@@ -29,7 +29,7 @@ from berth_operator.apis.webhook.webhook_server import WebhookServer
 from berth_operator.clients.kube import KubeClient
 from berth_operator.core.plugins import kinds_of
 from berth_operator.settings import device_plugins
-from berth_operator.settings.configuration import SchedulerNames
+from berth_operator.settings.configuration import ResourceNames, SchedulerNames
 
 NAME: Final = "berth-operator webhook"
 
@@ -81,14 +81,14 @@ class WebhookSettings(ServerSettings):
     runtime_class: str = ""
     """RuntimeClass for pods that request GPUs and name none. Empty if NVIDIA's runtime is the nodes' default."""
 
-    nvidia_resources: str = ""
+    nvidia_resources: ResourceNames = ""
     """Resources that NVIDIA's device plugin serves under changed names, separated by commas."""
 
     nics: bool = False
     """Whether the agents give containers the device files of the RDMA NICs that their pods hold (the agent's `--nics`).
     Containers that request NICs then get the resource `berth.dev/rdma`."""
 
-    routed_resources: str = ""
+    routed_resources: ResourceNames = ""
     """Resources besides NVIDIA's that route pods of namespaces with `berth.dev/routing: devices`, separated by
     commas."""
 
