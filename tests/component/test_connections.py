@@ -109,6 +109,33 @@ def test_one_address_gets_a_share_without_a_certificate_and_all_with_one(
     runner.run(check())
 
 
+def test_clients_without_a_certificate_leave_half_of_the_connections_to_the_others(
+    runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    async def check() -> None:
+        site = Site(tmp_path)
+        async with site.connections.listening("127.0.0.1", 0) as site.port:
+            addresses = [f"127.0.0.{number}" for number in range(2, 2 + connections.SHARE)]
+            streams = [
+                await asyncio.open_connection("127.0.0.1", site.port, ssl=site.unknown, local_addr=(address, 0))
+                for address in addresses
+                for _ in range(OF_ADDRESS)
+            ]
+            await until(lambda: site.refused == LIMIT // 2)
+            assert site.connections.served == LIMIT // 2
+            assert await site.answer(site.known) == GREETING
+            for _, writer in streams:
+                writer.write(GREETING)
+            answers = [await reader.readexactly(len(GREETING)) for reader, _ in streams]
+            assert answers == [GREETING] * (LIMIT // 2) + [REFUSAL[: len(GREETING)]] * (LIMIT // 2)
+            for _, writer in streams:
+                close(writer)
+            await until(lambda: site.connections.served == 0)
+            assert await site.answer(site.unknown) == GREETING
+
+    runner.run(check())
+
+
 def test_handshakes_that_fail_or_do_not_begin_are_counted_until_they_end(
     runner: asyncio.Runner, tmp_path: Path
 ) -> None:

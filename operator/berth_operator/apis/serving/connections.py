@@ -2,8 +2,9 @@
 
 Every client that reaches the port may open connections. Each connection takes memory and the time of a handshake. So
 one address gets only a share of the connections, unless a connection shows a client certificate that TLS has verified.
-The API server and replicas show one. A connection beyond the limits gets one answer, so that the client learns why. If
-there are too many of these, they are closed before the handshake.
+The API server and replicas show one. All other clients together get half of the connections. A connection beyond the
+limits gets one answer, so that the client learns why. If there are too many of these, they are closed before the
+handshake.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ from berth_base import sockets
 
 SHARE: Final = 4
 """One address gets at most a quarter of the connections, as long as it has not shown a certificate on them."""
+WITHOUT_CERTIFICATE: Final = 2
+"""All clients without a certificate get at most half of the connections, as their addresses may be many."""
 MAX_REFUSED: Final = 32
 """Connections that wait for a refusal. Further connections are closed at once."""
 SECONDS: Final = 10.0
@@ -64,6 +67,8 @@ class Connections:
         self.served = self._refused = 0
         self._unknown: Counter[str] = Counter()
         """Connections without a client certificate, by the address of the client."""
+        self._without_certificate = 0
+        """The same after their handshakes, of all addresses."""
         self._logged_at: float | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
 
@@ -115,7 +120,7 @@ class Connections:
             log.debug("handshake failed", address=address, error=str(error) or repr(error))
         finally:
             if not connection.has_begun:
-                self.ended(address, answer, is_known=False)
+                self.ended(address, answer, is_known=False, has_begun=False)
 
     def _admit(self, address: str) -> asyncio.Protocol | None:
         """Count a connection, and return what answers it; None if it must be closed at once."""
@@ -123,22 +128,38 @@ class Connections:
             self.served += 1
             self._unknown[address] += 1
             return self._serve()
+        self._report_refused(address)
+        if self._refused >= MAX_REFUSED:
+            return None
+        self._refused += 1
+        return Refusal(self._refusal)
+
+    def _report_refused(self, address: str) -> None:
         self._count_refused()
         now = asyncio.get_running_loop().time()
         if self._logged_at is None or now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now
             log.warning("too many connections", address=address, served=self.served, limit=self._limit)
-        if self._refused >= MAX_REFUSED:
-            return None
-        self._refused += 1
-        return Refusal(self._refusal)
 
     def identified(self, address: str, answer: asyncio.Protocol) -> None:
         """Record that a connection has shown a certificate."""
         if not isinstance(answer, Refusal):
             self._unknown -= Counter((address,))
 
-    def ended(self, address: str, answer: asyncio.Protocol, *, is_known: bool) -> None:
+    def unidentified(self, address: str, answer: asyncio.Protocol) -> asyncio.Protocol:
+        """Record that a connection has shown no certificate in its handshake, and return what answers it."""
+        if isinstance(answer, Refusal):
+            return answer
+        if self._without_certificate < self._limit // WITHOUT_CERTIFICATE:
+            self._without_certificate += 1
+            return answer
+        self.served -= 1
+        self._unknown -= Counter((address,))
+        self._report_refused(address)
+        self._refused += 1
+        return Refusal(self._refusal, SECONDS if self._refused <= MAX_REFUSED else 0.0)
+
+    def ended(self, address: str, answer: asyncio.Protocol, *, is_known: bool, has_begun: bool = True) -> None:
         """Record the end of a connection."""
         if isinstance(answer, Refusal):
             self._refused -= 1
@@ -146,18 +167,19 @@ class Connections:
         self.served -= 1
         if not is_known:
             self._unknown -= Counter((address,))
+            self._without_certificate -= has_begun
 
 
 class Refusal(asyncio.Protocol):
-    """Answers the first bytes of a connection, and closes it."""
+    """Answers the first bytes of a connection, and closes it, after some seconds at the latest."""
 
-    def __init__(self, answer: bytes) -> None:
-        self._answer = answer
+    def __init__(self, answer: bytes, seconds: float = SECONDS) -> None:
+        self._answer, self._seconds = answer, seconds
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for a request: a client may drop an answer that comes before it."""
         self._transport = cast("asyncio.Transport", transport)
-        self._ending = asyncio.get_running_loop().call_later(SECONDS, self._transport.abort)
+        self._ending = asyncio.get_running_loop().call_later(self._seconds, self._transport.abort)
 
     def data_received(self, _data: bytes) -> None:
         """Answer."""
@@ -185,6 +207,8 @@ class _Connection(asyncio.Protocol):
         self.has_begun, self._is_known = True, bool(transport.get_extra_info("peercert"))
         if self._is_known:
             self._connections.identified(self._address, self._answer)
+        else:
+            self._answer = self._connections.unidentified(self._address, self._answer)
         self._answer.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
