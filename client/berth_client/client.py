@@ -66,6 +66,7 @@ class ApiClient:
         endpoint: Endpoint,
         user_agent: str,
         limit: int,
+        watches: int,
         tries: int,
         timeout: float,
     ) -> None:
@@ -73,7 +74,7 @@ class ApiClient:
         self._target = endpoint.target
         self._head = f"{endpoint.headers}User-Agent: {user_agent}\r\n"
         self._connections = ConnectionPool(endpoint, limit=limit)
-        self._streams = StreamPool(endpoint, limit=limit)
+        self._streams = StreamPool(endpoint, limit=watches)
         self._tries, self._timeout = tries, timeout
         self._host = authority(endpoint.host, endpoint.port)
         self.observe: Observe = _ignore
@@ -88,6 +89,7 @@ class ApiClient:
         *,
         user_agent: str,
         limit: int = 64,
+        watches: int = 0,
         tries: int = TRIES,
         timeout: float = TIMEOUT_SECONDS,
     ) -> Self:
@@ -96,7 +98,8 @@ class ApiClient:
         Args:
             tokens: the login and its token.
             user_agent: the User-Agent header; also the default field manager.
-            limit: maximum number of connections for requests, and of connections for watches.
+            limit: maximum number of connections for requests.
+            watches: maximum number of connections for watches; 0 for the same number.
             tries: maximum number of sends of one call.
             timeout: seconds of a call, including its waits, unless the call sets its own.
 
@@ -104,7 +107,15 @@ class ApiClient:
             CredentialsError: the login cannot be used.
         """
         endpoint = Endpoint.of(tokens.login)
-        return cls(tokens=tokens, endpoint=endpoint, user_agent=user_agent, limit=limit, tries=tries, timeout=timeout)
+        return cls(
+            tokens=tokens,
+            endpoint=endpoint,
+            user_agent=user_agent,
+            limit=limit,
+            watches=watches or limit,
+            tries=tries,
+            timeout=timeout,
+        )
 
     def close(self) -> None:
         """Close the connections that are not in use."""

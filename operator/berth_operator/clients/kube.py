@@ -5,11 +5,14 @@ Leader election has its own client, so that renewals never queue behind a thousa
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from berth_client.client import MERGE, METADATA, STRATEGIC, ApiClient
 from berth_client.objects import Object
 from berth_operator.clients import logins
+
+MAX_WATCHES: Final = 1024
+"""Two for each profile and one for each kind. A watch beyond the limit would wait until another one ends."""
 
 
 class KubeClient(ApiClient):
@@ -17,12 +20,12 @@ class KubeClient(ApiClient):
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None, user_agent: str, *, limit: int = 64) -> Self:
-        """Log in by a kubeconfig, or in-cluster without one; `limit` connections at most.
+        """Log in by a kubeconfig, or in-cluster without one; `limit` connections for requests at most.
 
         Raises:
             CredentialsError: the login cannot be used.
         """
-        return cls.of(await logins.load(kubeconfig), user_agent=user_agent, limit=limit)
+        return cls.of(await logins.load(kubeconfig), user_agent=user_agent, limit=limit, watches=MAX_WATCHES)
 
     def check_for_kopf(self) -> None:
         """Check that kopf can use our login; raise CredentialsError if not."""

@@ -1,5 +1,6 @@
 """The operator's calls, and how it logs in."""
 
+import asyncio
 import subprocess
 import sys
 from base64 import b64decode
@@ -67,6 +68,20 @@ async def test_a_pod_is_annotated_as_it_was_read(client: KubeClient, server: Ser
     (request,) = server.seen
     assert (request.method, request.path, request.content_type) == ("PATCH", "/api/v1/namespaces/ns/pods/p", MERGE)
     assert server.bodies == [{"metadata": {"uid": "u", "resourceVersion": "7", "annotations": {"x": "y"}}}]
+
+
+async def test_each_profile_of_many_has_its_watches(client: KubeClient, server: Server) -> None:
+    async def silent(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await asyncio.Event().wait()
+        return response
+
+    server.handler = silent
+    streams = [client.stream(f"/{number}", {}, idle_timeout=5) for number in range(100)]
+    assert await asyncio.gather(*map(anext, streams)) == [b""] * 100
+    for stream in streams:
+        await stream.aclose()
 
 
 async def test_the_proxy_of_a_kubeconfig_is_used(server: Server, tmp_path: Path) -> None:
