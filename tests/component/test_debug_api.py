@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,11 +16,13 @@ from structlog.testing import capture_logs
 
 from berth_client.access import Guard, RefusedError, needs_guard
 from berth_client.errors import ApiError
-from berth_operator.apis.debug_api.debug_server import PATH, SLICE, DebugApi
+from berth_operator.apis.debug_api.debug_server import CONNECTIONS, PATH, SLICE, DebugApi
 from berth_operator.apis.debug_api.snapshots import UnreadError
+from berth_operator.apis.serving.connections import SHARE
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
 from tests.builders import cards, charge, fleet, grant
+from tests.certificates import Authority
 
 NODES = 3 * SLICE + 1
 
@@ -196,6 +200,42 @@ def test_only_what_this_machine_alone_can_reach_is_open(address: str, *, guarded
 
 
 # --- serving ----------------------------------------------------------------------------------------------------
+
+
+async def test_it_serves_few_connections_at_once(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(authority.issue("127.0.0.1"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    served = DebugApi(snapshots=lambda: Shown(many()), guard=Gate(), address="127.0.0.1")
+    serving = asyncio.create_task(served.serve(port, tls))
+    streams: list[asyncio.StreamWriter] = []
+    try:
+        async with asyncio.timeout(60):
+            while not streams:  # until it listens
+                with contextlib.suppress(ConnectionError):
+                    streams.append((await asyncio.open_connection("127.0.0.1", port, ssl=authority.client()))[1])
+        while len(streams) < CONNECTIONS // SHARE:
+            streams.append((await asyncio.open_connection("127.0.0.1", port, ssl=authority.client()))[1])
+        connector = aiohttp.TCPConnector(ssl=authority.client())
+        async with aiohttp.ClientSession(connector=connector) as session:
+            async with session.get(f"https://127.0.0.1:{port}{PATH}") as answer:
+                assert (answer.status, await answer.json()) == (429, {"message": "too many connections"})
+            for writer in streams:
+                writer.transport.abort()
+                writer.close()
+            headers = {"Authorization": "Bearer good"}
+            async with asyncio.timeout(60):
+                status = 429
+                while status == 429:  # until the others have ended
+                    async with session.get(f"https://127.0.0.1:{port}{PATH}/n0", headers=headers) as answer:
+                        status = answer.status
+            assert status == 200
+    finally:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
 
 
 async def test_what_keeps_it_from_serving_is_reported_and_ends_nothing() -> None:

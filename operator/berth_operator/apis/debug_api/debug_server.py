@@ -7,9 +7,10 @@ The API runs in the scheduler's event loop. It renders a large cluster a few nod
 """
 
 import asyncio
+import contextlib
 import re
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from berth_client.errors import CallError
 from berth_client.reviews import Reviews
 from berth_operator.apis.debug_api import hosts
 from berth_operator.apis.debug_api.snapshots import Listed, Live, Snapshots, UnreadError
+from berth_operator.apis.serving.connections import Connections
 from berth_operator.apis.serving.tls import ServedCertificate
 from berth_operator.clients.kube import KubeClient
 from berth_operator.core.advice import summary
@@ -36,6 +38,12 @@ SLICE: Final = 16
 """Nodes that are rendered in one turn, which takes about 3 ms."""
 JSON: Final = "application/json"
 UNAVAILABLE: Final = 503
+CONNECTIONS: Final = 64
+"""TLS connections at once: each takes memory of the scheduler's process, before anything is known about its client."""
+_TOO_MANY: Final = (
+    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: 34\r\n"
+    b'Retry-After: 5\r\nConnection: close\r\n\r\n{"message":"too many connections"}'
+)
 _NODE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -79,9 +87,9 @@ class DebugApi:
         runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.SockSite(runner, sockets.listener(address, port), ssl_context=tls).start()
-            log.info("debug API served", address=address, port=port, authenticated=self._guard is not None)
-            await asyncio.Event().wait()
+            async with _listening(runner, address, port, tls):
+                log.info("debug API served", address=address, port=port, authenticated=self._guard is not None)
+                await asyncio.Event().wait()
         except OSError as error:
             log.warning("debug API not served", address=address, port=port, error=str(error))
         finally:
@@ -138,6 +146,21 @@ class DebugApi:
             await asyncio.sleep(0)
         await response.write(b"{}" if between == b"{" else b"}")
         return response
+
+
+@contextlib.asynccontextmanager
+async def _listening(runner: web.AppRunner, address: str, port: int, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
+    """Accept connections until the end; raise OSError if the address and port cannot be listened on."""
+    if tls is None:
+        await web.SockSite(runner, sockets.listener(address, port)).start()
+        yield
+        return
+    assert runner.server is not None  # noqa: S101 - it is set up
+    accepted = Connections(
+        tls=tls, limit=CONNECTIONS, serve=runner.server, refusal=_TOO_MANY, count_refused=lambda: None
+    )
+    async with accepted.listening(address, port):
+        yield
 
 
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
