@@ -571,6 +571,27 @@ async def test_a_client_that_does_not_read_is_disconnected(world: World) -> None
         writer.transport.abort()
 
 
+async def test_a_client_that_does_not_read_its_list_is_disconnected(world: World) -> None:
+    leader = Replica(world)
+    world.lead(leader)
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "x" * 10_000}
+    for number in range(2_000):
+        world.cluster.put_pending(pod(f"p{number}", MANY, status={"conditions": [condition]}))
+    async with world.served(leader):
+        tls = world.tls(world.folder / "trusted")
+        reader, writer = await asyncio.open_connection("127.0.0.1", leader.port, ssl=tls, limit=1024)
+        writer.write(f"GET {API}/queue HTTP/1.1\r\nHost: x\r\nX-Remote-User: ann\r\n\r\n".encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        [length] = [int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+        await asyncio.sleep(4 * world.limits.write_seconds)
+        received = 0
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            while received < length and (data := await reader.read(2**20)):
+                received += len(data)
+        assert received < length
+        writer.transport.abort()
+
+
 async def test_a_watch_ends_in_time(world: World) -> None:
     async with world.pair() as (_, standby), client(standby, world.tls(world.folder / "trusted")) as ask:
         began = asyncio.get_running_loop().time()

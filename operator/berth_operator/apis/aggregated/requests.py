@@ -24,6 +24,8 @@ from berth_operator.apis.aggregated.watch import Watch, Write
 WATCH_SECONDS: Final = (1800.0, 3600.0)
 """Range of a watch's duration, if the client names none; drawn at random, so that watches do not all end at once."""
 JSON: Final = "application/json"
+PART: Final = 2**17
+"""Bytes of a list that are written at once."""
 PROBES: Final = ("/healthz", "/livez", "/readyz")
 USER: Final = web.RequestKey("user", User)
 
@@ -116,6 +118,25 @@ async def serve_watch(
         await watch.run(pace(write))
     except (TimeoutError, ConnectionError) as error:
         log.info("watch closed", path=request.path, user=request[USER].name, error=str(error) or "slow reader")
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+async def send_list(
+    request: web.Request, body: bytes, write_seconds: float, headers: Mapping[str, str] | None = None
+) -> web.StreamResponse:
+    """Send a list in parts, so that a client that does not read keeps it in memory only for `write_seconds`."""
+    if len(body) <= PART or request.method == "HEAD":
+        return as_json(body, headers=headers)
+    response = web.StreamResponse(headers={"Content-Type": JSON, "Content-Length": str(len(body)), **(headers or {})})
+    await response.prepare(request)
+    try:
+        for first in range(0, len(body), PART):
+            async with asyncio.timeout(write_seconds):
+                await response.write(body[first : first + PART])
+    except (TimeoutError, ConnectionError) as error:
+        log.info("list broken off", path=request.path, user=request[USER].name, error=str(error) or "slow reader")
         if request.transport is not None:
             request.transport.abort()
     return response

@@ -102,7 +102,8 @@ class ListWatchServer:
         form, cache = _form(kind, request), self._caches[kind]
         if not wanted.watch:
             await cache.wait_for(wanted.version)
-            return as_json(form.many(Chunk.of(cache, wanted)))
+            body = form.many(Chunk.of(cache, wanted))
+            return await requests.send_list(request, body, self._limits.write_seconds)
         with self.watches.one_of(request[USER].name):
             # As in the API server, only a watch that begins with the state waits for its version.
             await cache.wait_for(wanted.version if wanted.begins_with_state else 0)

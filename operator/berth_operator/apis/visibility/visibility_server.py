@@ -16,7 +16,6 @@ import gzip
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Final
 
 import orjson
@@ -166,9 +165,10 @@ class VisibilityServer:
                     # Also if the client has left meanwhile.
                     self._lists.spend(slices.spent)
             if len(body) < MIN_COMPRESSED or "gzip" not in request.headers.get("Accept-Encoding", ""):
-                return as_json(body)
+                return await requests.send_list(request, body, self._limits.write_seconds)
             compressed = await asyncio.to_thread(gzip.compress, body, GZIP_LEVEL)
-            return as_json(compressed, HTTPStatus.OK, {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"})
+            headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+            return await requests.send_list(request, compressed, self._limits.write_seconds, headers)
         with cache.watched():
             await cache.refresh()
             if wanted.version > cache.version:
