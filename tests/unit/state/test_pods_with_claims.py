@@ -404,6 +404,18 @@ def test_a_card_that_two_drivers_list_is_given_by_one_of_them(held: Raw) -> None
     assert reason(world.decision("q", "second")) == NOT_ALL
 
 
+def test_a_card_that_a_pod_has_by_name_is_not_given_when_its_device_is_gone() -> None:
+    world = World()
+    world.put_claim()
+    _take_by_name(world)
+    world.cluster.node_cache.remove_device("node")
+    assert got(world.placed()) == [["gpu-1"]]
+    world.put_claim(name="second")
+    assert reason(world.decision("q", "second")) == NOT_ALL
+    world.cluster.placements.remove_bound("uid-n")
+    assert got(world.placed("q", "second")) == [["gpu-0"]]
+
+
 def test_an_unhealthy_card_is_not_given() -> None:
     world = World()
     world.cluster.node_cache.put_device(device("node", {**entry(0), "health": False}, entry(1), generation=2))

@@ -3,8 +3,9 @@
 from collections.abc import Collection
 
 from berth_api.allocation import Grant
+from berth_operator.core.dra.slices import DeviceID
 from berth_operator.core.fleet import claim_charges
-from berth_operator.core.fleet.dra.matching import CardKey
+from berth_operator.core.fleet.dra.matching import CardKey, card_ids
 from berth_operator.core.fleet.dra.node_devices import NodeDevices
 from berth_operator.core.fleet.dra.withheld import Held
 from berth_operator.core.fleet.fleet import Fleet
@@ -15,7 +16,9 @@ def held_devices(fleet: Fleet, node: str, devices: NodeDevices, grants: Collecti
 
     `grants` are further cards that are used.
     """
-    allocated = fleet.claims.supply.holdings.allocated
+    allocated, index = fleet.claims.supply.holdings.allocated, fleet.claims.supply.cards(node)
+    if index is None:
+        return Held(allocated.devices, devices.foreign | _kept_by_pods(fleet, node, devices))
     if not devices.cards:
         return Held(allocated.devices, devices.foreign)
     # The cards that pods hold by name, and the types of which pods may hold any card. What is charged for claims that
@@ -31,8 +34,6 @@ def held_devices(fleet: Fleet, node: str, devices: NodeDevices, grants: Collecti
     parts = {(CardKey(grant.type, grant.minor), grant.visible) for grant in used if grant.is_subdevice}
     cut = {card for card, _ in parts}
     used_types = {*types, *(grant.type for grant in used)}
-    index = fleet.claims.supply.cards(node)
-    broken = index.broken if index is not None else frozenset()
     # The drivers whose devices, or shares of them, claims hold of each card: two drivers may list the same one.
     others: dict[CardKey, set[str]] = {}
     for name, match in devices.cards.items() if devices.driver_count > 1 else ():
@@ -44,7 +45,7 @@ def held_devices(fleet: Fleet, node: str, devices: NodeDevices, grants: Collecti
     for name, match in devices.cards.items():
         taken = any(
             card in whole
-            or card in broken
+            or card in index.broken
             or card.type in types
             or any(driver != name.driver for driver in others.get(card, ()))
             or (card in cut and (not match.instance or (card, match.instance) in parts))
@@ -53,3 +54,17 @@ def held_devices(fleet: Fleet, node: str, devices: NodeDevices, grants: Collecti
         if taken or match.unknown in used_types:
             withheld.add(name)
     return Held(allocated.devices, devices.foreign | withheld)
+
+
+def _kept_by_pods(fleet: Fleet, node: str, devices: NodeDevices) -> frozenset[DeviceID]:
+    """Return the devices of a node without a Device that pods hold by name, which they got while there was one."""
+    ids = {
+        name.lower()
+        for charge in (*fleet.on_node(node), *fleet.nominees_on(node))
+        if charge.grants and (claim_charges.is_leftover(charge) or not claim_charges.is_of_claim(charge))
+        for grant in charge.grants
+        for name in (grant.visible, grant.parent)
+    }
+    return (
+        frozenset(device.id for device in devices.own if not ids.isdisjoint(card_ids(device))) if ids else frozenset()
+    )
