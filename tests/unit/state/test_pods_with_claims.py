@@ -740,6 +740,10 @@ EVENTS: dict[str, tuple[Event, Event]] = {
         lambda world: world.to.remove_claim("ns/held"),
     ),
     "by name": (_take_by_name, lambda world: world.cluster.placements.remove_bound("uid-n")),
+    "unhealthy": (
+        lambda world: world.cluster.node_cache.put_device(device("node", entry(0, health=False), generation=2)),
+        lambda world: world.cluster.node_cache.remove_device("node"),
+    ),
     "unknown": (
         lambda world: world.cluster.put_bound(pod("n", {"nvidia.com/gpu": "1"}, on="node")),
         lambda world: world.cluster.remove_bound("uid-n"),

@@ -151,7 +151,6 @@ class NodeCache:
 
     def remove_device(self, name: str) -> None:
         """Remove a Device. Its pods' devices stay charged."""
-        self._waker.record_change()
         self.devices.pop(name, None)
         self._read.pop(name, None)
         self._claims.remove_inventory(name)
@@ -159,6 +158,8 @@ class NodeCache:
         self._fleet.remove_device(name)
         self._fleet.set_refused(name, ())
         self._set_starting(name)
+        # What it listed by name, DeviceClasses and claims may give now.
+        self._waker.happened(ClusterEvent(change=Change.DEVICE, node=name))
         self._forget_if_gone(name)
         self._changed(name)
 
