@@ -92,7 +92,7 @@ async def operate(
                 )
                 # What it stops need not end before the LeaderLease is released.
                 stack.push_async_callback(operator.life.stop)
-                await operator.life.run()
+                await operator.life.run(elected)
             finally:
                 # The LeaderLease is released after all that used the term has stopped.
                 elected.cancel()

@@ -84,8 +84,8 @@ class Life:
         self.leads = False
         """Whether it decides; some time after its term has begun."""
 
-    async def run(self) -> None:
-        """Stand by, then lead until the term ends.
+    async def run(self, elected: asyncio.Task[None]) -> None:
+        """Stand by, then lead until the term ends. `elected` takes part in the election meanwhile.
 
         Raises:
             ExceptionGroup: with a TermLostError when the term has ended, or with another failure.
@@ -93,6 +93,7 @@ class Life:
         parts, election = self._parts, self._parts.election
         try:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_fail_with(elected))
                 tasks.create_task(parts.reporter.run())
                 tasks.create_task(heap.run())
                 tasks.create_task(parts.upgrade())
@@ -178,3 +179,8 @@ class Life:
     async def _lose(self, term: int) -> None:
         await self._parts.election.lost(term)
         raise TermLostError(f"term {term} has ended")
+
+
+async def _fail_with(elected: asyncio.Task[None]) -> None:
+    """Raise the failure of the election: without it, a standby would never lead. Leave it running otherwise."""
+    await asyncio.shield(elected)

@@ -135,7 +135,13 @@ async def test_a_pod_that_fits_nowhere() -> None:
             "of": 1,
             "state": "unschedulable",
             "backoffSeconds": 0.0,
-            "wakesOn": ["AssignedPodDelete", "NodeAdd", "DeviceUpdate", "resource.k8s.io/DeviceClassUpdate"],
+            "wakesOn": [
+                "AssignedPodDelete",
+                "NodeAdd",
+                "NodeUpdateNodeAllocatable",
+                "DeviceUpdate",
+                "resource.k8s.io/DeviceClassUpdate",
+            ],
         },
     }
 
