@@ -1,7 +1,11 @@
-"""Keys of namespaced objects: `namespace/name`, as in client-go's caches."""
+"""Names of objects, and keys of namespaced objects: `namespace/name`, as in client-go's caches."""
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+"""What names of pods, nodes and namespaces look like."""
 
 
 def join(namespace: str, name: str) -> str:

@@ -373,6 +373,7 @@ class Scheduler:
         pod, pause, on_its_way_until = placement.pod, binder.FIRST_PAUSE, -math.inf
         sums = self._cluster.node_cache.raised_sums
         if (wait := sums.wait_seconds(placement.node, dict(pod.request.resources))) > 0:
+            # Without a slot: all pods that wait for a new node would take them.
             if has_slot:
                 self._binds.release()
             has_slot = False

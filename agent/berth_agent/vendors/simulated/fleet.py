@@ -24,11 +24,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from berth_agent.vendors.simulated.profiles import BUILT_IN, CardProfile
 from berth_api.allocation import mig
 from berth_api.device import MAX_INSTANCES, MigStrategy
+from berth_api.values import keys
 from berth_base import documents
 from berth_base.documents import DocumentError
 
 _RANGE = re.compile(r"(?P<head>[^\[\]]*)\[(?P<first>\d+)-(?P<last>\d+)\](?P<tail>[^\[\]]*)")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 def _mig_profile(text: str) -> str:
@@ -93,7 +93,7 @@ class NodeGroup(_FleetModel):
                 raise ValueError(f'names: "{span[0]}" is a range of more than {MAX_NODES} nodes')
             width = len(span["first"]) if span["first"].startswith("0") else 0
             names = [f"{span['head']}{number:0{width}d}{span['tail']}" for number in range(first, last + 1)]
-        if not names or not all(map(_NAME.fullmatch, names)):
+        if not names or not all(map(keys.NAME.fullmatch, names)):
             raise ValueError(f'names: "{self.names}" is no node name, nor a range such as node-[0-9]')
         return names
 

@@ -8,16 +8,16 @@ The API runs in the scheduler's event loop. It renders a large cluster a few nod
 
 import asyncio
 import contextlib
-import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 import structlog
 from aiohttp import web
 
+from berth_api.values import keys
 from berth_base import sockets
 from berth_client.access import FORBIDDEN, UNAUTHORIZED, Guard, RefusedError, needs_guard
 from berth_client.errors import CallError
@@ -44,7 +44,6 @@ _TOO_MANY: Final = (
     b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: 34\r\n"
     b'Retry-After: 5\r\nConnection: close\r\n\r\n{"message":"too many connections"}'
 )
-_NODE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -125,7 +124,7 @@ class DebugApi:
     async def _summary(self, request: web.Request) -> web.StreamResponse:
         node = request.match_info["node"]
         body = None
-        if _NODE.fullmatch(node):
+        if keys.NAME.fullmatch(node):
             body = summary.summary(await self._snapshots().of(node), node)
         if body is None:
             return _message(web.HTTPNotFound.status_code, f"cannot find node {node}")
@@ -155,10 +154,8 @@ async def _listening(runner: web.AppRunner, address: str, port: int, tls: ssl.SS
         await web.SockSite(runner, sockets.listener(address, port)).start()
         yield
         return
-    assert runner.server is not None  # noqa: S101 - it is set up
-    accepted = Connections(
-        tls=tls, limit=CONNECTIONS, serve=runner.server, refusal=_TOO_MANY, count_refused=lambda: None
-    )
+    serve = cast("web.Server", runner.server)  # it is set up
+    accepted = Connections(tls=tls, limit=CONNECTIONS, serve=serve, refusal=_TOO_MANY, count_refused=lambda: None)
     async with accepted.listening(address, port):
         yield
 

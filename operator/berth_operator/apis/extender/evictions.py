@@ -11,6 +11,7 @@ from typing import Final
 MAX_ERRORS: Final = 3
 """Times that filter answers with an error after one preemption, 1, 2 and 4 s apart: then the eviction has failed."""
 MAX_PODS: Final = 1000
+"""Pods that are remembered, each with up to all nodes of the cluster."""
 
 
 class Evictions:

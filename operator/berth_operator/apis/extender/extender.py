@@ -169,12 +169,13 @@ class Extender:
         kube-scheduler's own filters have passed the node, so by its pods the victims are gone; we may not have seen
         their end yet. kube-scheduler may retry the pod before it has seen its own nomination.
         """
-        nodes = self._evictions.nodes(pod.uid)
+        if not (nodes := self._evictions.nodes(pod.uid)):
+            return ""
+        known = frozenset(passed)
         for node in (pod.nominated_node,) if pod.nominated_node else nodes:
-            if nodes and node in passed:
-                lower = {charge.uid for charge in self._fleet.on_node(node) if charge.priority < pod.priority}
-                if nominated_fit(self._fleet, pod, policy, node, lower):
-                    return node
+            lower = {charge.uid for charge in self._fleet.on_node(node) if charge.priority < pod.priority}
+            if node in known and nominated_fit(self._fleet, pod, policy, node, lower):
+                return node
         return ""
 
     def _place(self, pod: PendingPod, policy: Policy, bias: Floats) -> Placement | None:
@@ -226,7 +227,7 @@ class Extender:
             log.warning("no victims chosen", pod=pod.key, why=str(error))
             return {}
         answer: dict[str, Victims] = {}
-        evicted = self._evictions.nodes(pod.uid)
+        evicted = frozenset(self._evictions.nodes(pod.uid))
         for node, proposed in args.victims.items():
             if node not in more:
                 continue

@@ -4,7 +4,6 @@ The Go types have no JSON tags, so the keys are the names of Go fields. Berth wr
 case, as Go's decoder does.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,6 +12,7 @@ import orjson
 
 from berth_api import resources
 from berth_api.request import Kinds
+from berth_api.values import keys
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.objects import pods
 
@@ -21,7 +21,6 @@ Object = Mapping[str, Any]
 MAX_BYTES: Final = 64 * 2**20
 """Bytes of a request at most: 5,000 whole Nodes of 12 KiB, for kube-schedulers without `nodeCacheCapable`."""
 MAX_UID: Final = 128
-_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 class ProtocolError(ValueError):
@@ -198,7 +197,7 @@ def _name(raw: Object, key: str) -> str:
 
 
 def _check_name(value: Any, where: str) -> str:
-    if not _NAME.fullmatch(text := _string(value, where)):
+    if not keys.NAME.fullmatch(text := _string(value, where)):
         shown = f'"{text[:64]}"' + ("..." if len(text) > 64 else "")  # noqa: PLR2004
         raise ProtocolError(f"{where}: must be a name of Kubernetes, not {shown}")
     return text

@@ -94,8 +94,10 @@ class Evictor:
 
         # Count how often failed cards were emptied: each time after `ROUNDS` their next pods stay for longer.
         self._emptied = {card: rounds for card, rounds in self._emptied.items() if card in due}
-        # A card counts as emptied without the pods that may not be evicted: else the others are evicted without end.
-        for card in [card for card in self._occupied if card not in due or self._is_emptied(card)]:
+        for card in tuple(self._occupied):
+            # Without the pods that may not be evicted: else the others would be evicted without end.
+            if card in due and any(charge.uid not in self._kept for charge in self._holding(card)):
+                continue
             self._occupied.discard(card)
             if card in due:
                 rounds = self._emptied.get(card, (0, now))[0] + 1
@@ -122,10 +124,6 @@ class Evictor:
             if kubelet_allocation.is_pod(charge)
             if not self._cluster.fleet.is_leaving(charge) and not self._cluster.placements.is_assumed(charge.uid)
         ]
-
-    def _is_emptied(self, card: Card) -> bool:
-        """Return whether no pod holds a failed card that may be evicted."""
-        return all(charge.uid in self._kept for charge in self._holding(card))
 
     def _minor(self, card: Card) -> int:
         """Return the current minor of a failed card."""

@@ -104,7 +104,8 @@ class Claims:
         self._put_on_nodes(slice_)
         if self._left and self._is_complete(slice_.pool):
             nodes |= self._forget(*self._gone_from(slice_.pool))
-        if slice_.counter_sets or (not _is_replaced(known, slice_) and self._may_complete(slice_)):
+        is_as_complete = known is not None and _part_of(known) == _part_of(slice_)
+        if slice_.counter_sets or (not is_as_complete and self._may_complete(slice_)):
             # The devices that consume them, and those that a complete pool alone gives, are in other slices.
             nodes |= self._nodes_of_pool(slice_.pool)
         return nodes
@@ -424,12 +425,8 @@ def nodes_of(slice_: Slice) -> set[str]:
     return {device.nodes.name for device in slice_.devices if device.nodes.name}
 
 
-def _is_replaced(known: Slice | None, slice_: Slice) -> bool:
-    """Return whether a slice takes the place of one of its pool and generation, so that the pool is as complete."""
-    return known is not None and _part_of(known) == _part_of(slice_)
-
-
 def _part_of(slice_: Slice) -> tuple[PoolID, int, int]:
+    """Return what of a slice decides whether its pool is complete."""
     return slice_.pool, slice_.generation, slice_.count
 
 
