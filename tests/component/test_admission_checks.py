@@ -8,6 +8,7 @@ from typing import Any
 
 import looptime
 import pytest
+from structlog.testing import capture_logs
 
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
@@ -310,6 +311,14 @@ async def test_a_refused_answer_is_sent_again_after_growing_pauses(world: World)
     world.server.refuses = set()
     await asyncio.sleep(MAX_PAUSE)
     assert (world.item()["state"], world.item()["message"]) == ("Ready", "m2")
+
+
+async def test_a_webhook_that_refuses_with_a_conflict_is_logged(world: World) -> None:
+    world.server.refuses, world.server.refusal = {path_of("job")}, ApiError(409, "Conflict", "the webhook says no")
+    with capture_logs() as logs:
+        world.answer(CheckState.READY, "m")
+        await asyncio.sleep(2 * PAUSE)
+    assert ["the webhook says no" in line["reason"] for line in logs] == [True]
 
 
 async def test_the_pauses_begin_again_after_a_write(world: World) -> None:

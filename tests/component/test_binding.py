@@ -11,7 +11,7 @@ from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.scheduler import MAX_BINDS
 from berth_operator.state.cache import raised_sums
 from berth_operator.state.cache.unknown_allocations import KUBELET_SECONDS
-from tests.builders import CORE, GPU, NVIDIA, RATIO, device, entry, half, node, pod, relist
+from tests.builders import CORE, GPU, NVIDIA, OFFERED, RATIO, device, entry, half, node, pod, relist
 from tests.component.world import LATENCY, LostError, World, now, refusal
 
 pytestmark = pytest.mark.looptime
@@ -60,7 +60,8 @@ async def test_pods_are_bound_once_kubelet_knows_the_sums_that_the_operator_has_
         await asyncio.sleep(1)
         assert len(api.bound()) == 2
         raised = now()
-        world.cluster.node_cache.put_node(node(sums={GPU: "4000"}, allocatable={"pods": "999"}))
+        raised_node = node(sums={GPU: "4000"}, offered={**OFFERED, NVIDIA: 2000}, allocatable={"pods": "999"})
+        world.cluster.node_cache.put_node(raised_node)
         world.submit(pod("cpu", {"cpu": "1"}), pod("card", {NVIDIA: "1"}))
         await asyncio.sleep(0.5)
         assert set(api.bound()) - set(tenths) == {"cpu", "card"}, "kubelet knows its own resources"
