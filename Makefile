@@ -135,16 +135,18 @@ chart-e2e: test-binaries ## install, upgrade, roll back and uninstall the chart 
 	@TEST_KUBERNETES=1.36 $(BIN)/pytest -s tests/release
 
 .PHONY: test-versions
-test-versions: test-binaries ## the same on Kubernetes 1.30, 1.34 and 1.37, too, decisions next to kube-scheduler 1.37, and claims on kubelet 1.34 and 1.37 (builds them once, 20 minutes)
-	@$(BIN)/python -m devcluster build kube-apiserver-1.30 kube-apiserver-1.34 kube-apiserver-1.37 kube-scheduler-1.37 \
-		kube-controller-manager-1.37 kubelet-1.34 kubelet-1.37 > /dev/null
-	@TEST_KUBERNETES="1.30 1.34 1.36 1.37" $(BIN)/pytest -s tests/release \
+test-versions: test-binaries ## the same on Kubernetes 1.30, 1.34 and 1.37, too, decisions next to kube-scheduler 1.37, and claims on kubelet 1.34 and 1.37 (builds them once, 20 minutes): VERSIONS=1.37 for API servers and schedulers of some versions only
+	@$(BIN)/python -m devcluster build $(patsubst %,kube-apiserver-%,$(filter-out 1.36,$(or $(VERSIONS),1.30 1.34 1.37))) kube-scheduler-1.37 \
+		$(if $(VERSIONS),,kube-controller-manager-1.37 kubelet-1.34 kubelet-1.37) > /dev/null
+	@TEST_KUBERNETES="$(or $(VERSIONS),1.30 1.34 1.36 1.37)" $(BIN)/pytest -s tests/release \
 		tests/integration/scheduler/test_differential.py tests/integration/scheduler/test_reasons.py \
 		tests/integration/scheduler/test_own_slices.py \
 		tests/integration/scheduler/test_preemption.py::test_the_victims_are_those_of_kube_scheduler_or_fewer
+ifndef VERSIONS
 	@TEST_NODE_KUBERNETES=1.37 $(BIN)/pytest tests/node/test_own_driver.py tests/node/test_upstream_cases.py tests/node/test_partitions.py \
 		tests/node/test_nics_by_claim.py tests/node/test_shares_by_claim.py tests/node/test_claim_pods.py
 	@TEST_KUBELET=1.34 $(BIN)/pytest tests/node/test_own_driver.py tests/node/test_upstream_cases.py
+endif
 
 .PHONY: test-gpu
 test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, or with amd-smi, on a machine with a GPU
@@ -164,7 +166,17 @@ fuzz: setup ## fuzz every parser of hostile or damaged input: MINUTES=10 TARGETS
 
 .PHONY: wait-answers
 wait-answers: setup ## compare what the operator says would end a wait with what does, in random clusters: CASES=5000 SEED=0
-	@CASES=$(or $(CASES),5000) SEED=$(or $(SEED),0) $(BIN)/pytest -q -s tests/component/test_wait_answers.py
+	@CASES=$(or $(CASES),5000) SEED=$(or $(SEED),0) $(BIN)/pytest -q -s tests/component/test_wait_answers.py \
+		tests/unit/core/advice/test_claim_answers.py
+
+.PHONY: sequences
+sequences: setup ## record what the operator does in random sequences of events, or compare it with a record: COMMAND=compare FILE=.build/sequences.jsonl SEEDS=1000
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.sequences $(or $(COMMAND),compare) $(or $(FILE),.build/sequences.jsonl) \
+		--seeds $(or $(SEEDS),1000)
+
+.PHONY: flows
+flows: setup ## count the functions that a pod, a gang and an explanation run through: ARGS=-v
+	@$(BIN)/python -m tests.bench.flows $(ARGS)
 
 .PHONY: dra-rows
 dra-rows: setup ## compare our allocator of ResourceClaims with Kubernetes' own (builds it twice, then cached): SCENARIOS=10000 SEED=0 JOBS=2
@@ -338,6 +350,10 @@ bench-teams: binaries ## audit teams that share a fleet by Kueue's quotas: ARGS=
 	@$(BIN)/python -m devcluster build kueue jobset lws trainer > /dev/null
 	@$(BIN)/python -m tests.bench.teams $(ARGS)
 
+.PHONY: attacks
+attacks: binaries ## try all attacks by tenants, by stolen tokens and by pods on the network; the last line is JSON
+	@$(BIN)/python -m tests.attacks
+
 .PHONY: hostile-e2e
 hostile-e2e: binaries ## measure memory and binds under waves of hostile objects on a real control plane: NODES=100 PODS=300 HOSTILE=500
 	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),300) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile_memory
@@ -430,6 +446,7 @@ verify: stubs ## fail where a generated file differs from its model
 	@$(BIN)/python -m reference --check docs/reference
 	@$(BIN)/python -m reference.policies --check
 	@$(BIN)/python -m reference.kueue --check
+	@$(BIN)/python -m tests.judges page --check
 	@diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' \
 		agent/$(KUBELET) $(STUBS)/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }
 

@@ -1,15 +1,18 @@
-"""Write the files of the chart that repeat kustomize's manifests: `python -m charts.generate [--check]`.
+"""Write the files of the chart that repeat kustomize's manifests and the configuration's schema.
+
+`python -m charts.generate [--check]`
 
 Each file in `charts/berth/files` is a list of objects as `kubectl kustomize` builds them from `manifests/`. The chart's
 templates choose among them and replace namespace and scheduler names (docs/decisions/0026-chart.md).
 """
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +20,7 @@ from typing import Any, Final
 
 import yaml
 
+from berth_operator.settings.configuration import File
 from devcluster.building import programs
 from devcluster.control_plane.manifests import documents
 from reference import writing
@@ -24,6 +28,7 @@ from reference import writing
 ROOT: Final = Path(__file__).parent.parent
 MANIFESTS: Final = ROOT / "manifests"
 FOLDER: Final = Path(__file__).parent / "berth/files"
+SCHEMA: Final = Path(__file__).parent / "berth/values.schema.json"
 HEADER: Final = "# Generated from manifests/ by `make generate`; do not edit.\n"
 
 Object = dict[str, Any]
@@ -71,8 +76,9 @@ PARTS: Final = {
     ),
     "validation-policy": Part((), rf"{_VALIDATING}/berth-validation.*"),
     "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words.*)"),
-    "validation-webhook": Part(_SERVERS, r"ValidatingWebhookConfiguration/.*"),
+    "validation-webhook": Part((*_SERVERS, "validation-bindings"), r"ValidatingWebhookConfiguration/.*"),
     "webhook": Part(_SERVERS, rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
+    "webhook-bindings": Part((*_SERVERS, "validation-bindings"), r"ClusterRole(Binding)?/berth-webhook-bindings"),
     "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook.*"),
     "evictions": Part(("evictions",), r"ClusterRole(Binding)?/berth-evictions"),
     "claims": Part(("claims",), rf"(ClusterRole(Binding)?/berth-claims|{_VALIDATING}/berth-claims-taints)"),
@@ -154,10 +160,49 @@ def _text(objects: list[Object]) -> str:
     return HEADER + yaml.dump(objects, Dumper=_Dumper, sort_keys=False, width=sys.maxsize, allow_unicode=True)
 
 
+# --- the schema of the values ----------------------------------------------------------------------------------------
+
+
+_SECTIONS: Final = ("profiles", "modelAliases", "claims")
+"""Fields of the operator's configuration that are values of the chart. For a wrong key, Helm names a wrong path where
+the schema has `propertyNames`, so `namespaceLimits` is not among them."""
+_EXPLAINING: Final = ("title", "description", "default")
+
+
+def schema() -> str:
+    """Return the schema of the values. Its `$defs` with a capital are parts of the operator's configuration."""
+    body = json.loads(SCHEMA.read_text())
+    model = File.model_json_schema()
+    own = {name: part for name, part in body["$defs"].items() if not name[0].isupper()}
+    sections = {name[0].upper() + name[1:]: model["properties"][name] for name in _SECTIONS}
+    body["$defs"] = own | _reachable({name: _bare(part) for name, part in sections.items()}, model["$defs"])
+    return json.dumps(body, indent=2, ensure_ascii=False) + "\n"
+
+
+def _bare(part: Any) -> Any:
+    """Return a schema without explanations, which refuses names that it does not have."""
+    if isinstance(part, list):
+        return [_bare(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    bare = {name: _bare(value) for name, value in part.items() if name not in _EXPLAINING}
+    closed = {"additionalProperties": False} if "patternProperties" in bare else {}
+    return bare | closed
+
+
+def _reachable(parts: Object, defined: Mapping[str, Any]) -> Object:
+    """Return these parts with the definitions that they refer to."""
+    found = dict(parts)
+    while missing := set(re.findall(r'"#/\$defs/(\w+)"', json.dumps(found))) - found.keys():
+        found |= {name: _bare(defined[name]) for name in sorted(missing)}
+    return found
+
+
 def main() -> int:
     """Write the files, or with --check report which differ; return 1 if one does."""
     options = writing.parser(__doc__).parse_args()
-    return writing.write(files(), "manifests/", check=options.check)
+    stale = writing.write({SCHEMA: schema()}, "the operator's configuration", check=options.check)
+    return max(stale, writing.write(files(), "manifests/", check=options.check))
 
 
 if __name__ == "__main__":

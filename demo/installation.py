@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from devcluster import Cluster, waiting
-from devcluster.additions import installation
+from devcluster.additions import agents, installation
 from devcluster.building import programs
 from devcluster.processes import state
 
@@ -22,9 +22,6 @@ Manifest = dict[str, Any]
 
 ROOT: Final = Path(__file__).parent.parent
 EXAMPLES: Final = ROOT / "manifests" / "examples"
-WITHOUT: Final = ("protection",)
-"""Files of `manifests/base` that are not applied: the tokens of these agents name no node, so they could not write."""
-
 MORTAL: Final = "node-2"
 """The node that dies; its cards have an agent of their own."""
 FLEETS: Final = {
@@ -60,14 +57,13 @@ class Installation:
 
     def install(self) -> None:
         """Apply an installation of Berth without its two programs."""
-        installation.apply(self.cluster, without=WITHOUT)
+        installation.apply(self.cluster)
         self.cluster.play_device_plugins()
         self.cluster.create_nodes(NODES)
 
     def start_programs(self) -> None:
         """Start the operator and both agents."""
-        account = installation.account(self.cluster, "berth-agent", namespace=installation.AGENTS)
-        command = [sys.executable, "-m", "berth_agent", *HEARTBEAT, f"--kubeconfig={account}", "--inventory=simulated"]
+        command = [sys.executable, "-m", "berth_agent", *HEARTBEAT, *agents.options(self.cluster, NODES)]
         for name, nodes in FLEETS.items():
             fleet = self.cluster.folder / f"{name}.yaml"
             fleet.write_text(yaml.safe_dump({"nodes": nodes}))

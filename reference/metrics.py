@@ -13,6 +13,7 @@ from prometheus_client.metrics import MetricWrapperBase
 import berth_operator.metrics
 from berth_agent.dra.calls import CallMetrics
 from berth_agent.metrics import series as of_agent
+from berth_agent.publishing.publish import TAKE_BACKS
 from berth_operator.metrics.gauges import FAMILIES
 from reference.markdown import code, page, section, table
 
@@ -58,7 +59,7 @@ def agent() -> Iterator[Series]:
     """Yield the agent's series."""
     for metric in of_agent.families(of_agent.Snapshot()):
         yield _series(metric, tuple(getattr(metric, "_labelnames", ())))
-    for collector in CallMetrics().series:
+    for collector in (TAKE_BACKS, *CallMetrics().series):
         yield from _of_wrapper(collector)
 
 

@@ -77,6 +77,8 @@ OBJECTS: Final[Rows] = {
     "PARTITIONS_KEY": "label of Nodes: `all` opens the node's cards for MIG instances on demand, with "
     "`--dra-partitions` ([MIG on demand](../mig-on-demand.md))",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
+    "HINDRANCE": "annotation of the LeaderLease: what keeps its holder from binding pods, such as a policy",
+    "EARLIER_STATES": "annotation of the LeaderLease: how often the API server has recently shown an earlier state",
     "DRAINED": "annotation of the LeaderLease: no request of this term can still be executed",
     "LOST_PLACES": "annotation of the LeaderLease, by operators of the version before: places that evictions freed "
     "and others took ([preemption](../placement.md#preemption-next-to-other-schedulers))",
@@ -105,9 +107,11 @@ OBJECTS: Final[Rows] = {
     "DEVICE_LINK_LAYER": "label of NICs: `InfiniBand` or `Ethernet`",
 }
 CONDITIONS: Final[Rows] = {
-    "READY": "of Devices: the agent renews its Lease and can read the driver",
+    "READY": "of Devices: the agent renews its Lease, can read the driver, and owns the values that it published",
     "VALID": "of Devices: the spec does not contradict itself",
     "ACCOUNTED": "of Devices: the allocation of every pod on the node is known",
+    "HELD_ONCE": "of Devices: False while two pods hold a card that only one may hold",
+    "BOUND_BY_BERTH": "of Devices: False while pods that another program bound see none of the GPUs that they request",
     "GIVEN_BY_NAME": "of Devices: False if slices, taints or the vendor keep some cards from being given by name",
     "RESOURCES_WRITTEN": "of Devices: the Node shows the resources of the [plug-in](../plugins.md) behind the dot",
     "DRIVER_LOADED": "of Devices: the driver answers",
@@ -118,6 +122,9 @@ CONDITIONS: Final[Rows] = {
     "CLAIMS_SERVED": "of Devices: kubelet has registered the agent as a driver of ResourceClaims, if it is one",
     "NICS_OFFERED": "of Devices: containers get the device files of RDMA NICs ([RDMA](../tasks/rdma.md))",
     "ANNOTATIONS_READ": "of Devices: the annotations about cordoned and recovered devices name devices of the node",
+    "DEVICE_IDS_MATCHED": "of Devices: False if ids of a [device plug-in](../device-plugin.md#other-ids) do not show "
+    "which cards containers have",
+    "WRITES_ACCEPTED": "of Devices: False while the API server refuses writes of the agent until a person acts",
     "CONSISTENT": "of GpuPods: the pod holds the devices of its allocation",
 }
 RESOURCES: Final[Rows] = {

@@ -16,7 +16,7 @@ from string import Template
 from typing import Final
 
 from berth_api import names
-from berth_api.words import AMOUNTS, GANGS, TABLE, Role, Row, System, Word, WordPlace, constraints, gangs
+from berth_api.words import AMOUNTS, TABLE, Role, Row, System, Word, WordPlace, constraints, gangs
 from reference import writing
 
 MANIFESTS: Final = Path(__file__).parent.parent / "manifests"
@@ -169,7 +169,7 @@ def _lists() -> list[list[str]]:
 
 def _group_names() -> list[list[str]]:
     """Return [annotation, annotation or label of Berth that it becomes] of words about gangs."""
-    rows = (row.word for row in _rows(WordPlace.ANNOTATION) if row.word.role in GANGS)
+    rows = (row.word for row in _rows(WordPlace.ANNOTATION) if row.word.role in gangs.BECOMES)
     return [[word.name, " ".join(gangs.BECOMES[word.role])] for word in rows]
 
 
@@ -289,6 +289,7 @@ def _values() -> Mapping[str, str]:
         "annotations_for_schedulers": _for_schedulers(annotation),
         "lists": _lists(),
         "group_names": _group_names(),
+        "task_groups": _names(annotation, (Role.TASK_GROUP, Role.TASK_GROUPS)),
         "effects": _effects(),
         "refused_resources": _answers(resource, Role.REFUSED),
         "refused_annotations": _answers(annotation, Role.REFUSED),
@@ -451,10 +452,11 @@ _ROUTED: Final = """
         && !(object.spec.containers + object.spec.?initContainers.orValue([])).exists(each,
           each.?resources.?requests.orValue({}).exists(name,
             name.startsWith("nvidia.com/") && string(each.resources.requests[name]) != "0")))
-      || routing == "devices" && (object.spec.containers + object.spec.?initContainers.orValue([])).exists(each,
-        each.?resources.?requests.orValue({}).exists(name,
-          name.matches("^nvidia[.]com/(gpu([.]shared)?|mig-.+)$$") && string(each.resources.requests[name]) != "0"))
-      || routing in ["words", "devices"] && (
+      || routing == "devices" && !has(object.spec.resourceClaims)
+        && (object.spec.containers + object.spec.?initContainers.orValue([])).exists(each,
+          each.?resources.?requests.orValue({}).exists(name,
+            name.matches("^nvidia[.]com/(gpu([.]shared)?|mig-.+)$$") && string(each.resources.requests[name]) != "0"))
+      || routing in ["words", "devices"] && !has(object.spec.resourceClaims) && (
         (object.spec.containers + object.spec.?initContainers.orValue([])).exists(each,
           has(each.resources) && has(each.resources.requests) && $requests_resources)
         || has(object.metadata.annotations) && $object_annotations

@@ -188,12 +188,14 @@ def mi210(root: Path) -> AmdTree:
     return tree
 
 
-def mi300x(root: Path, *, compute: str = "SPX", memory: str = "NPS1", is_privileged: bool = False) -> AmdTree:
-    """Build a node with eight MI300X in one hive, each in one compute mode."""
+def mi300x(
+    root: Path, *, cards: int = 8, compute: str = "SPX", memory: str = "NPS1", is_privileged: bool = False
+) -> AmdTree:
+    """Build a node with up to eight MI300X in one hive, each in one compute mode."""
     tree = AmdTree(root)
     parts = {"SPX": 1, "DPX": 2, "QPX": 4, "CPX": 8}[compute]
     folders = []
-    for number, place in enumerate(MI300X):
+    for number, place in enumerate(MI300X[:cards]):
         first = 128 + 8 * number
         folder = tree.card(
             place.address,

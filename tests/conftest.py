@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from devcluster import Arena, Cluster, real_node
-from devcluster.additions import installation
+from devcluster.additions import agents, installation
 from devcluster.building import downloads, programs
 from devcluster.control_plane import audit
 from tests import chromium, late, layers, leftovers, rights, shared_cluster
@@ -165,7 +165,7 @@ def cluster(
 def prepare(cluster: Cluster) -> None:
     """Install in a new control plane what all tests expect."""
     cluster.install_crds(CRDS)
-    installation.create_namespaces(cluster)
+    agents.apply_rights(cluster)
     cluster.play_device_plugins()
     cluster.api.shared.clear()
 

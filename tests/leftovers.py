@@ -18,6 +18,7 @@ import pytest
 
 from devcluster import Cluster, waiting
 from devcluster.control_plane.api import Api, ApiError, close_idle
+from devcluster.processes import state
 from tests import forking, layers
 
 SHARED: Final = pytest.StashKey[Cluster]()
@@ -103,11 +104,17 @@ class _Held:
         cluster = self._config.stash.get(SHARED, None)
         return {path for path in cluster.api.shared if not path.startswith(NAMESPACES)} if cluster else set()
 
+    def _begun(self) -> set[str]:
+        """Return the processes that were begun since, without the shared cluster, which ends with the session."""
+        begun, cluster = _children() - self._children, self._config.stash.get(SHARED, None)
+        supervisor = state.supervisor(cluster.folder) if begun and cluster else None
+        return {process for process in begun if process.partition(" ")[0] != str(supervisor)}
+
     def expect_no_more(self) -> None:
         """Wait until it holds no more than at that moment; fail if it does."""
         if written := self._written() - self._shared:
             expect_gone(self._config.stash[SHARED], written, self._patience)
-        _expect_none(lambda: _children() - self._children, "processes", self._patience)
+        _expect_none(self._begun, "processes", self._patience)
         if _sockets() - self._sockets:
             close_idle()
             gc.collect()  # reports an abandoned socket here, and not in the test in which it would be found by chance

@@ -12,6 +12,7 @@ import berth_base.request_metrics
 import berth_operator.metrics
 from berth_agent.dra.calls import CallMetrics
 from berth_agent.metrics import series as agent_series
+from berth_agent.publishing.publish import TAKE_BACKS
 from berth_operator.metrics.gauges import FAMILIES
 
 SUFFIXES = {"counter": "_total", "histogram": "", "gauge": ""}
@@ -35,7 +36,7 @@ class Series:
 def of_agent() -> frozenset[str]:
     """Return the names of the agent's samples."""
     families = agent_series.families(agent_series.Snapshot())
-    described = [metric for collector in CallMetrics().series for metric in collector.describe()]
+    described = [metric for collector in (TAKE_BACKS, *CallMetrics().series) for metric in collector.describe()]
     return frozenset(family.name + SUFFIXES[family.type] for family in (*families, *described))
 
 

@@ -21,6 +21,8 @@ BASE = MANIFESTS / "base"
 ABOUT_PODS = r"(MutatingAdmissionPolicy|ValidatingAdmissionPolicy(Binding)?/berth-(unscheduled|injection))"
 ALSO_CONFINED = ("berth-injection",)
 """Parameters of policies that are policies, too."""
+AGENTS = "berth-agents"
+"""The policy that limits agents, and its binding."""
 
 
 def built(
@@ -99,11 +101,16 @@ def confined(
 
 
 def _confined(document: dict[str, Any], arena: Arena) -> dict[str, Any]:
+    namespaces = [arena.namespace]
+    if document["metadata"]["name"] == AGENTS:
+        # It limits the arena's agents alone, and Events on Nodes are in this namespace.
+        namespaces.append("default")
     document["metadata"]["name"] += f"-{arena.id}"
     if "policyName" in document["spec"]:
         document["spec"]["policyName"] += f"-{arena.id}"
         if (parameter := document["spec"].get("paramRef", {})).get("name", "") in ALSO_CONFINED:
             parameter["name"] += f"-{arena.id}"
         matched = document["spec"].setdefault("matchResources", {}).setdefault("namespaceSelector", {})
-        matched["matchLabels"] = {"kubernetes.io/metadata.name": arena.namespace}
+        named = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": namespaces}
+        matched["matchExpressions"] = [*matched.get("matchExpressions", ()), named]
     return document

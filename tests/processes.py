@@ -3,6 +3,7 @@
 They stop with the test run, however it ends. Each writes a log. A test that fails shows the ends of all logs.
 """
 
+import functools
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from devcluster import Arena, waiting
+from devcluster.additions import fleet as fleets
+from devcluster.additions.agents import Agents
 from devcluster.processes import children
 from tests import forking
 from tests.nvml.fixture import NvmlFixture
@@ -120,6 +123,11 @@ class Processes:
         self.environment: Mapping[str, str] = {}
         """Variables of the programs that are started from now on."""
 
+    @functools.cached_property
+    def agents(self) -> Agents:
+        """The pods of the arena's agents, and their tokens."""
+        return Agents(self.arena.cluster, self.folder, labels=self.arena.labels)
+
     def operator(self, *, kubeconfig: Path | None = None, wait: bool = True, **flags: object) -> Process:
         """Start an operator and `wait` until it leads; flags are named as in its settings, None leaves one out."""
         process = self._start(
@@ -147,13 +155,21 @@ class Processes:
             process.logged(LEADING)
         return process
 
-    def agent(self, fleet: Path, **flags: object) -> Process:
-        """Start an agent that plays the nodes of a fleet file; flags are named as in its settings."""
+    def agent(self, fleet: Path, *, as_administrator: bool = False, **flags: object) -> Process:
+        """Start an agent that plays the nodes of a fleet file; flags are named as in its settings.
+
+        It has the shipped rights, and the tokens of its nodes, unless it is to have the administrator's.
+        """
+        if as_administrator:
+            login: dict[str, object] = {"kubeconfig": self.arena.cluster.kubeconfig}
+        else:
+            self.agents.place(fleets.node_names(fleet))
+            login = {"kubeconfig": self.agents.kubeconfig, "fleet_tokens": self.agents.tokens}
         return self._start(
             "agent",
             "berth_agent",
             {
-                "kubeconfig": self.arena.cluster.kubeconfig,
+                **login,
                 "inventory": "simulated",
                 "fleet": fleet,
                 "poll_interval": 0.1,
@@ -214,6 +230,8 @@ class Processes:
         running = [process for process in self.started if process.exit_code is None]
         for process in running:
             process.kill()
+        if "agents" in vars(self):
+            self.agents.remove()
 
     def _start(
         self,

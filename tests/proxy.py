@@ -28,8 +28,10 @@ from aiohttp import web
 
 from devcluster import waiting
 from tests.background import Background
+from tests.certificates import Authority
 
 HOP_BY_HOP: Final = frozenset({"connection", "host", "keep-alive", "transfer-encoding", "upgrade"})
+FIELD_MANAGER: Final = re.compile(r"[?]fieldManager=[^&]*$")
 WAIT_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 0.01
 
@@ -41,6 +43,11 @@ class Seen(NamedTuple):
     path: str
     """The path with its query, as it was sent."""
     agent: str
+
+
+def _matches(pattern: re.Pattern[str], path: str) -> bool:
+    """Return whether a pattern is in a path with its query, or in it without the field manager that Bindings name."""
+    return bool(pattern.search(path) or pattern.search(FIELD_MANAGER.sub("", path)))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -60,7 +67,7 @@ class Rule:
 
     def takes(self, request: Seen) -> bool:
         """Return whether the rule applies to this request."""
-        if self.removed or request.method != self.method or not self.path.search(request.path):
+        if self.removed or request.method != self.method or not _matches(self.path, request.path):
             return False
         self.matched += 1
         applies = self.count is None or self.matched <= self.count
@@ -131,8 +138,8 @@ R = TypeVar("R", bound=Rule)
 class FaultProxy(Background):
     """The proxy; a context manager."""
 
-    def __init__(self, *, server: str, ca_file: Path, folder: Path, key_file: Path | None = None) -> None:
-        """Create the proxy; with the server's key it serves TLS, without which Go programs send no credentials."""
+    def __init__(self, *, server: str, ca_file: Path, folder: Path, authority: Authority | None = None) -> None:
+        """Create the proxy; with an authority it serves TLS, without which Go programs send no credentials."""
         super().__init__(name="fault-proxy")
         self.requests: list[Seen] = []
         self.url = ""
@@ -140,9 +147,10 @@ class FaultProxy(Background):
         self._tls = ssl.create_default_context(cafile=str(ca_file))
         self._ca_file = ca_file
         self._own_tls: ssl.SSLContext | None = None
-        if key_file is not None:
+        if authority is not None:
+            self._ca_file = authority.file
             self._own_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            self._own_tls.load_cert_chain(ca_file, key_file)
+            self._own_tls.load_cert_chain(authority.issue("proxy"))
         self._folder = folder
         self._rules: list[Rule] = []
         self._flows = asyncio.Event()
@@ -204,6 +212,12 @@ class FaultProxy(Background):
         """Break all connections on which something is under way, such as watches."""
         self._loop.call_soon_threadsafe(self._hang_up_all)
 
+    def restart(self, certificate: Path) -> None:
+        """End all connections, and serve others with this certificate and key, as a server that has new ones."""
+        assert self._own_tls is not None
+        self._own_tls.load_cert_chain(certificate)
+        self._loop.call_soon_threadsafe(self._end_all)
+
     def slow(self, method: str, path: str, *, pause: Callable[[], float]) -> Slow:
         """Delay answers, part by part; `pause` returns the seconds before each part."""
         return self._add(Slow(method=method, path=re.compile(path), count=None, pause=pause))
@@ -223,7 +237,7 @@ class FaultProxy(Background):
 
     def sent(self, method: str, path: str) -> list[Seen]:
         """Return the requests of a method whose path matches."""
-        return [seen for seen in self.requests if seen.method == method and re.search(path, seen.path)]
+        return [seen for seen in self.requests if seen.method == method and _matches(re.compile(path), seen.path)]
 
     def _add(self, rule: R) -> R:
         self._rules = [*self._rules, rule]  # replaced, not changed: the other thread may be iterating over it
@@ -240,7 +254,8 @@ class FaultProxy(Background):
                     skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
                 )
             )
-            runner = web.ServerRunner(web.Server(self._handle), shutdown_timeout=0.1)
+            self._front = web.Server(self._handle)
+            runner = web.ServerRunner(self._front, shutdown_timeout=0.1)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
             # First, and without TLS shutdown: aiohttp forgets the connection of a request that is cancelled, and its
@@ -255,6 +270,11 @@ class FaultProxy(Background):
     def _hang_up_all(self) -> None:
         for request in self._under_way:
             _hang_up(request)
+
+    def _end_all(self) -> None:
+        for connection in self._front.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         seen = Seen(request.method, request.raw_path, request.headers.get("User-Agent", ""))

@@ -3,10 +3,45 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches.claims import ResourceClaims
+
 Raw = dict[str, Any]
 
 NVIDIA_DRIVER: Final = "gpu.nvidia.com"
 PCI: Final = "resource.kubernetes.io/pciBusID"
+
+
+class ClaimsInTurns(ResourceClaims):
+    """Applies each event of slices and taint rules as if a turn of the scheduler followed it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self._refresh = cluster.refresh_devices
+
+    def put_slice(self, raw: Raw) -> None:
+        super().put_slice(raw)
+        self._refresh()
+
+    def remove_slice(self, name: str) -> None:
+        super().remove_slice(name)
+        self._refresh()
+
+    def put_claim(self, raw: Raw) -> None:
+        super().put_claim(raw)
+        self._refresh()
+
+    def remove_claim(self, key: str) -> None:
+        super().remove_claim(key)
+        self._refresh()
+
+    def put_rule(self, raw: Raw) -> None:
+        super().put_rule(raw)
+        self._refresh()
+
+    def remove_rule(self, name: str) -> None:
+        super().remove_rule(name)
+        self._refresh()
 
 
 def listed(name: str, attributes: Mapping[str, str | bool] | None = None, **fields: Any) -> Raw:

@@ -191,6 +191,9 @@ def _asked(line: bytes) -> Iterator[Right]:
     resource = "/".join(filter(None, (target["resource"], target.get("subresource", ""))))
     group, verb = target.get("apiGroup", ""), event["verb"]
     yield Right(account=account, group=group, resource=resource, verb=verb)
+    if verb == "watch" and "sendInitialEvents=true" in event.get("requestURI", ""):
+        # The program lists where the API server streams no lists.
+        yield Right(account=account, group=group, resource=resource, verb="list")
     if verb == "patch" and event.get("responseStatus", {}).get("code") == 201:
         yield Right(account=account, group=group, resource=resource, verb="create")
 

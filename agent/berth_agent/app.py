@@ -10,15 +10,18 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from berth_agent.boot import boot_id
-from berth_agent.cluster import DEVICES, connect
+from berth_agent.cluster import DEVICES, client_of_node, connect
+from berth_agent.conditions import Finding
 from berth_agent.configuration import options
 from berth_agent.configuration.settings import Settings
-from berth_agent.following import follow
+from berth_agent.event_writer import DEVICES_REFUSED, WRITES_REFUSED, EventWriter, InvolvedObject, lasting
+from berth_agent.following import after_restore, follow
 from berth_agent.health.faults import FaultEvent
 from berth_agent.health.monitor import ANNOTATIONS, HealthMonitor
 from berth_agent.inventory.numbering import Numbering
@@ -33,7 +36,7 @@ from berth_agent.metrics.exporter import Exporter
 from berth_agent.publishing.labelling import Labeller
 from berth_agent.publishing.lease import Heartbeat
 from berth_agent.publishing.node_cache import NodeCache
-from berth_agent.publishing.publish import Publisher
+from berth_agent.publishing.publish import FROZEN_SECONDS, Publisher
 from berth_agent.readings import Reading
 from berth_agent.turns import Turn
 from berth_agent.usage import reporter
@@ -49,6 +52,7 @@ from berth_client.access import MetricsAccess
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 from berth_client.objects import Object
+from berth_client.refusals import RefusalGroup
 
 if TYPE_CHECKING:
     from berth_agent.dra.driver import ClaimDriver
@@ -109,6 +113,7 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
     async with serving, connect(settings) as client:
         access.connect(client)
         client.observe = request_metrics.count
+        exporter.refused = client.refused
         await served.check(client, names.API_VERSION, ("Device", "GpuPod"))
         endpoint = _endpoint(settings)
         with Turn(settings.checkpoint.parent) as turn:
@@ -116,7 +121,16 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
                 async with asyncio.TaskGroup() as tasks:
                     if settings.inventory == "nvml":
                         await turn.come(endpoint, tasks)
-                    usage = reporter.of(settings, client=client, plugin=choice.resources_for(settings))
+                        tasks.create_task(turn.keep())
+                    events = EventWriter(client=client, node=settings.node_name)
+                    tasks.create_task(events.run())
+                    usage = reporter.of(
+                        settings,
+                        client=client,
+                        events=events,
+                        plugin=choice.resources_for(settings),
+                        card_names=choice.card_names_for(settings),
+                    )
                     exporter.usage = usage
                     plugin = _plugin(settings, usage)
                     isolation = _isolation(settings, usage, client)
@@ -128,6 +142,7 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
                     agent = Agent(
                         settings,
                         client=client,
+                        events=events,
                         inventory=inventory,
                         plugin=plugin,
                         isolation=isolation,
@@ -251,6 +266,7 @@ class Agent:
         settings: Settings,
         *,
         client: ApiClient,
+        events: EventWriter,
         inventory: Inventory,
         plugin: PluginManager | None,
         isolation: IsolationManager | None,
@@ -264,11 +280,17 @@ class Agent:
         self._plugin = plugin
         self._isolation = isolation
         self._client = client
+        self._events = events
         self._nodes = NodeCache(client=client)
         self._driver = _driver(settings, usage, client, self._nodes, endpoint=endpoint, inventory=inventory)
-        self._publisher = Publisher(client=client, nodes=self._nodes, concurrency=settings.concurrency)
+        client_of = client_of_node(client, settings)
+        self._publisher = Publisher(
+            client=client, client_of=client_of, nodes=self._nodes, concurrency=settings.concurrency
+        )
         self._labeller = Labeller(client=client, nodes=self._nodes)
-        self._heartbeat = Heartbeat(client=client, nodes=self._nodes, settings=settings, tasks=tasks)
+        self._heartbeat = Heartbeat(
+            client_of=client_of, restores=client.restores, nodes=self._nodes, settings=settings, tasks=tasks
+        )
         self._monitor = HealthMonitor(
             boot_id=boot_id(settings.proc_root), quiet=settings.quiet_period, clock=time.monotonic
         )
@@ -276,14 +298,18 @@ class Agent:
         self._tasks = tasks
         self._readings: Mapping[str, Reading] = {}
         self._resync_at = 0.0
+        self._frozen: frozenset[str] = frozenset()
+        """The nodes whose Devices cannot be published."""
         self._read_soon = asyncio.Event()
         self._publish_soon = asyncio.Event()
         self._usage = usage
         self._exporter = exporter
         if plugin:
             plugin.on_kubelet = self._publish_soon.set
+            plugin.on_refusal = self._report_refusal
         if isolation:
             isolation.on_change = self._publish_soon.set
+            isolation.on_refusal = self._report_refusal
         if self._driver:
             exporter.claims = self._driver.metrics
             self._driver.on_change(self._use_changed)
@@ -331,22 +357,36 @@ class Agent:
         loop = asyncio.get_running_loop()
         self._inventory.listen(lambda fault_event: loop.call_soon_threadsafe(self._on_fault_event, fault_event))
         self._tasks.create_task(self._read_forever())
+        self._tasks.create_task(self._publish_after_restores())
         if self._settings.inventory == "nvml":
             # For a simulated fleet the resync reads all Devices with one list.
-            # People cordon devices, or call them recovered, by annotations of the Device.
             self._tasks.create_task(
                 follow(
                     self._client,
                     DEVICES,
                     selector=f"metadata.name={self._settings.node_name}",
-                    listed=lambda devices, _: self._heard(*devices),
-                    changed=lambda _, device: self._heard(device),
+                    read=lambda device: device,
+                    listed=lambda devices, _: self._heard(devices[0] if devices else None),
+                    changed=lambda event, device: self._heard(None if event == "DELETED" else device),
+                    # The managed fields show who changed the Device.
+                    transform=lambda device: device,
+                    restores=self._client.restores,
                 )
             )
         while True:
             await self._publish_soon.wait()
             self._publish_soon.clear()
             await self._round()
+
+    async def _publish_after_restores(self) -> None:
+        """Read and write again what an earlier state of the API server lacks."""
+        while True:
+            await after_restore(self._client.restores)
+            self._publisher.forget()
+            if self._usage:
+                self._usage.resync()
+            self._resync_at = 0.0
+            self._publish_soon.set()
 
     def _on_fault_event(self, fault_event: FaultEvent) -> None:
         """Publish the faults of an event and read the cards again, unless all of its faults are known."""
@@ -356,14 +396,21 @@ class Agent:
             self._publish_soon.set()
             self._read_soon.set()
 
-    def _heard(self, *devices: Object) -> None:
-        """Read the Devices again if one of these annotations changed."""
-        for device in devices:
-            device_annotations = device["metadata"].get("annotations") or {}
-            known = self._publisher.annotations(device["metadata"]["name"])
-            if any(device_annotations.get(annotation) != known.get(annotation) for annotation in ANNOTATIONS):
-                self._resync_at = 0.0
-                self._publish_soon.set()
+    def _heard(self, device: Object | None) -> None:
+        """Look at the Device if another client changed what the agent published, or if people wrote annotations.
+
+        People cordon devices, or call them recovered, by annotations.
+        """
+        name = self._settings.node_name
+        annotations = (device and device["metadata"].get("annotations")) or {}
+        known = self._publisher.annotations(name)
+        is_annotated = any(annotations.get(annotation) != known.get(annotation) for annotation in ANNOTATIONS)
+        is_changed = self._publisher.see(name, device)
+        if is_annotated or (is_changed and device is None):
+            # The lists also show whether the Node was replaced, which deletes its Device.
+            self._resync_at = 0.0
+        if is_annotated or is_changed:
+            self._publish_soon.set()
 
     async def _read_forever(self) -> None:
         while True:
@@ -383,7 +430,7 @@ class Agent:
 
     async def _round(self) -> None:
         readings = self._readings
-        self._heartbeat.keep([name for name, reading in readings.items() if reading.heartbeat])
+        self._heartbeat.keep(self._heard_of(readings))
         if time.monotonic() >= self._resync_at or self._nodes.missing(readings):
             await self._resync(readings)
         unknown = [name for name in readings if not self._monitor.knows(name) and self._nodes.owner_reference(name)]
@@ -405,8 +452,39 @@ class Agent:
         await self._publisher.publish(view)
         if self._settings.label_nodes:
             await self._labeller.publish(view, renamed=self._plugin is not None and self._plugin.renames)
+        if self._settings.inventory == "nvml":
+            self._report_refused_writes()
         if self._plugin:
             self._plugin.check()
+
+    def _report_refused_writes(self) -> None:
+        """Report on the Node which writes the API server has refused for `FROZEN_SECONDS`.
+
+        The Device's condition `WritesAccepted` may be refused, too. An upgrade may change policies before or after the
+        agents, so it is not reported sooner.
+        """
+        node = InvolvedObject.node(self._settings.node_name)
+        for refused in lasting(self._client.refused.current(), FROZEN_SECONDS):
+            self._events.warn(node, WRITES_REFUSED, _message(refused), key=refused.write)
+
+    def _report_refusal(self, resource: str, why: str) -> None:
+        """Report on the Node that kubelet was refused devices: a static pod that fails has no object to report on."""
+        message = (
+            f"kubelet was refused {resource}. If a static pod requested it, it starts when its file has changed: {why}"
+        )
+        self._events.warn(InvolvedObject.node(self._settings.node_name), DEVICES_REFUSED, message)
+
+    def _heard_of(self, readings: Mapping[str, Reading]) -> list[str]:
+        """Return the nodes whose Leases are renewed, and log which end.
+
+        A Device that cannot be published shows an earlier state, so that pods would get cards that have failed since.
+        Without a Lease, the scheduler allocates none of its devices.
+        """
+        frozen = frozenset(name for name in readings if self._publisher.is_frozen(name))
+        for name in frozen - self._frozen:
+            _log.error("the API server refuses the Device; the Lease is not renewed until it accepts it", node=name)
+        self._frozen = frozen
+        return [name for name, reading in readings.items() if reading.heartbeat and name not in frozen]
 
     async def leave(self) -> None:
         """Publish that kubelet is offered nothing before that is so: it would refuse pods that come meanwhile.
@@ -437,7 +515,7 @@ class Agent:
 
     def _view(self, current: Mapping[str, Reading]) -> dict[str, Reading]:
         """Return the published view: readings with sharing, what pods hold, and what kubelet cannot allocate."""
-        view = {}
+        view, refused = {}, self._refused_writes()
         for name, reading in current.items():
             view[name] = self._plugin.view(reading) if self._plugin else reading
             if self._isolation:
@@ -448,7 +526,20 @@ class Agent:
                 view[name] = self._usage.with_use(view[name])
             if self._plugin:
                 view[name] = self._plugin.with_withheld(view[name])
+            if refused:
+                view[name] = replace(view[name], findings=(*view[name].findings, *refused))
         return view
+
+    def _refused_writes(self) -> tuple[Finding, ...]:
+        """Return the finding that the API server refuses writes of the agent; none if it accepts them."""
+        # An Event says no more than the condition, so its refusal comes last.
+        writes = sorted(
+            self._client.refused.current(), key=lambda refused: (refused.write.resource == "events", refused.write)
+        )
+        if not writes:
+            return ()
+        message = _message(writes[0], others=len(writes) - 1)
+        return (Finding(type=names.WRITES_ACCEPTED, ok=False, reason="Refused", message=message),)
 
     def _with_faults(self, readings: Mapping[str, Reading]) -> dict[str, Reading]:
         """Return the readings of restored nodes with all known faults."""
@@ -514,3 +605,10 @@ class Agent:
             except CallError as error:
                 self._resync_at = 0.0
                 _log.warning("annotation not removed, will try again", node=name, error=str(error))
+
+
+def _message(refused: RefusalGroup, *, others: int = 0) -> str:
+    """Return what the API server refuses, and that it refuses other writes, too."""
+    verb, resource, status, _ = refused.write
+    more = f" (and {others} more)" if others else ""
+    return f"the API server refuses to {verb} {resource}{more}, {status}: {refused.message}"

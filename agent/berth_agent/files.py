@@ -3,12 +3,38 @@
 import contextlib
 import os
 import stat
+import time
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 MAX_BYTES: Final = 64 << 20
 """Bytes of a file that is read. A thousand pods with all devices of a node take less than a tenth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileIdentity:
+    """Identifies the file at a path and its content: a file that was written or created again is another one."""
+
+    inode: int
+    changed: int
+    """Nanoseconds since the epoch."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since it was made, by the wall clock: negative if that was set back."""
+        return time.time() - self.changed / 1e9
+
+
+def identity(path: Path) -> FileIdentity | None:
+    """Return the identity of the file at a path; None if there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    # An inode's number may be given again at once.
+    return FileIdentity(inode=status.st_ino, changed=status.st_ctime_ns)
 
 
 def read(path: Path, *, limit: int = MAX_BYTES) -> bytes:
@@ -28,8 +54,10 @@ def read(path: Path, *, limit: int = MAX_BYTES) -> bytes:
             return opened.read(limit)
 
 
-def write(path: Path, content: bytes, *, mode: int, draft: str, sync: bool = False) -> None:
+def write(path: Path, content: bytes, *, mode: int, draft: str, sync: bool = False) -> FileIdentity | None:
     """Write a file in one step: under another name in its folder, then renamed. With `sync`, it is on the disk then.
+
+    Return its identity, by which a change of another program is found; None if it is gone already.
 
     Raises:
         OSError: it cannot be written.
@@ -53,6 +81,7 @@ def write(path: Path, content: bytes, *, mode: int, draft: str, sync: bool = Fal
             raise
         if sync:
             os.fsync(folder)
+        return identity(path)
 
 
 def make_folder(path: Path, *, mode: int, parents: bool = False) -> None:

@@ -12,6 +12,7 @@ from berth_api.device import (
     ForeignUse,
     HeldByContainer,
     MigInstance,
+    RunningPod,
     UnheldUse,
 )
 
@@ -102,6 +103,9 @@ class NodeUse:
     claimed: tuple[ClaimedDevice, ...] = ()
     exceeding: tuple[ExceedingUse, ...] = ()
     unheld: tuple[UnheldUse, ...] = ()
+    uncertain: tuple[int, ...] = ()
+    running: tuple[RunningPod, ...] = ()
+    stopped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,8 @@ FOLDER_MODE: Final = 0o700
 MODE: Final = 0o600
 POLL: Final = 0.1
 """Seconds between two looks at a lock."""
+KEEP_SECONDS: Final = 1.0
+"""Seconds between two looks whether the files of the locks are still there."""
 ALONE_SECONDS: Final = 60.0
 """Seconds for which an agent without a driver of claims waits for an earlier one. In an upgrade that one has ended
 before. A process that hangs in the GPU driver cannot end, even if it is killed, and keeps its locks."""
@@ -60,20 +62,37 @@ class ProcessLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
+        self.is_held = False
 
     def take(self) -> bool:
         """Return whether this process has it now.
 
+        If another program has removed the file, a process that starts makes a new one. So the process with the lock
+        takes that one, too. A process that waits goes on with the file that it knows, until the lock is released.
+
         Raises:
             OSError: the file cannot be opened.
         """
-        if self._file is None:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE)
+        if self.is_held and self._file is not None and not _is_removed(self._file):
+            return True
+        file = self._opened() if self._file is None or self.is_held else self._file
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if self.is_held:
+                os.close(file)
+            else:
+                self._file = file
             return False
-        return True
+        if file != self._file:
+            self.release()
+        self._file, self.is_held = file, not _is_removed(file)
+        if not self.is_held:
+            self.release()
+        return self.is_held
+
+    def _opened(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE)
 
     async def taken(self) -> None:
         """Wait until this process has it.
@@ -88,7 +107,11 @@ class ProcessLock:
         """Release it, if this process has it, and wait for it no more."""
         if self._file is not None:
             os.close(self._file)
-            self._file = None
+        self._file, self.is_held = None, False
+
+
+def _is_removed(file: int) -> bool:
+    return os.fstat(file).st_nlink == 0
 
 
 class Turn:
@@ -143,6 +166,22 @@ class Turn:
             with contextlib.suppress(OSError):
                 await self._serves.taken()
             waiting.cancel()
+
+    async def keep(self) -> None:
+        """Hold the locks until cancelled, also if another program removes their files."""
+        failure = ""
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            try:
+                files.make_folder(self._folder, mode=FOLDER_MODE, parents=True)
+                # Each is tried, also if another one is lost.
+                held = [lock.take() for lock in (self._stays, self._serves) if lock.is_held]
+                problem = "" if all(held) else "another process has it"
+            except OSError as error:
+                problem = str(error)
+            if problem and problem != failure:
+                _log.error("a lock of this agent is lost, so a second agent could serve this node", reason=problem)
+            failure = problem
 
     async def _log_wait(self) -> None:
         await asyncio.sleep(LATE_SECONDS)

@@ -9,6 +9,7 @@ the members of `Vendor`. These are its parts, of which only the first is require
     NumberedEvents   how often each numbered event of the driver came, for the metrics
     FaultCatalogue   what ends each kind of fault. The vendor's module adds it to `health.catalogue` when it is imported
     HandOver         resources for kubelet, and how a container gets its cards
+    NamesCards       ids by which other device plugins offer the cards to kubelet
     NodeFacts        labels of the Node, in `readings`
     Isolation        limits of containers to their shares of cards, in `isolation.provider`
     Partitions       makes partitions of cards on demand
@@ -255,6 +256,22 @@ class HandOver(Protocol):
 
     def access(self, spec: DeviceSpec) -> CardAccess:
         """Return how containers get these cards, by what exists on the node now. The agent calls it every second."""
+        ...
+
+
+CardNames = Callable[[DeviceSpec], Sequence[tuple[str, str]]]
+"""Returns names of a node's cards and partitions, each with the id of one that the name may stand for."""
+
+
+@runtime_checkable
+class NamesCards(Protocol):
+    """The part of a vendor that knows by which ids other device plugins offer its cards to kubelet.
+
+    PCI addresses need not be among them, and neither what may follow a name, as in `nvidia0/vgpu1`.
+    """
+
+    def card_names(self, settings: Settings, spec: DeviceSpec) -> Sequence[tuple[str, str]]:
+        """Return each name with the id of a card or partition; a name that may stand for several, several times."""
         ...
 
 

@@ -6,7 +6,7 @@ models.
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -232,6 +232,10 @@ class DeviceSpec(Model):
     """The cards of the node, of all types."""
 
 
+DESCRIBED: Final = tuple(info.alias or name for name, info in DeviceSpec.model_fields.items())
+"""Fields of a Device's spec, which all are the agent's."""
+
+
 class Holder(Model):
     """A pod that holds a card or a share of it."""
 
@@ -296,6 +300,19 @@ class HeldByContainer(Model):
     """Name of the container."""
     devices: Annotated[list[HeldDevice], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     """What kubelet gave the container."""
+
+
+class RunningPod(Model):
+    """A pod that has GPUs which kubelet does not know: shares, and cards by `kubernetes.io/gpu`."""
+
+    pod_uid: Annotated[str, Field(alias="podUID", max_length=64)]
+    """UID of the pod."""
+    namespace: Name
+    """Namespace of the pod."""
+    pod: Name
+    """Name of the pod."""
+    devices: Annotated[list[HeldDevice], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
+    """The GPUs of its allocation."""
 
 
 class ClaimedDevice(Model):
@@ -364,8 +381,23 @@ class UnheldUse(Model):
     """Memory of the card that its processes use, rounded up to 1 GiB."""
 
 
+REPORTED: Final = (
+    "held",
+    "bootID",
+    "withheld",
+    "foreign",
+    "claimed",
+    "exceeding",
+    "unheld",
+    "uncertain",
+    "running",
+    "stopped",
+)
+"""Fields of a Device's status that are the agent's, in addition to conditions."""
+
+
 class DeviceStatus(Model):
-    """Written by the operator; the agent writes its own conditions and the fields from `held` to `unheld`."""
+    """Written by the operator; the agent writes its own conditions and the fields from `held` to `stopped`."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     """The `metadata.generation` from which the operator computed the status."""
@@ -406,6 +438,19 @@ class DeviceStatus(Model):
     """Written by the agent: pods that use over 1 GiB more memory of a card than their share."""
     unheld: Annotated[list[UnheldUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     """Written by the agent: pods that use more than 1 GiB of a card that they do not hold."""
+    uncertain: Annotated[list[Annotated[int, Field(ge=0, le=65535)]], Field(max_length=MAX_DEVICES)] = Field(
+        default_factory=list
+    )
+    """Written by the agent: minors of GPUs that containers may have. The ids of the device plug-in do not show which
+    GPU it is, so none of these GPUs is allocated. The condition `DeviceIDsMatched` names the ids."""
+    running: Annotated[list[RunningPod], Field(max_length=MAX_HELD)] = Field(default_factory=list)
+    """Written by the agent: pods with GPUs that kubelet does not know. A pod that is deleted or has ended is listed
+    until it has no process any more, and its GPUs stay allocated until then."""
+    stopped: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=MAX_HELD)] = Field(
+        default_factory=list
+    )
+    """Written by the agent: UIDs of pods that are being deleted and still exist, for example because of a finalizer.
+    They have no process, and kubelet reports no device for them. So their devices are free."""
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
     """`Ready`, `Valid`, `Accounted`, `GivenByName` and `ResourcesWritten.*` by the operator, others by the agent."""
 

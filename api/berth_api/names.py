@@ -97,6 +97,12 @@ NODE_LABEL: Final = "berth.dev/node"
 # The annotation on the LeaderLease by which a leader declares that no request of its term can still be executed.
 DRAINED: Final = "berth.dev/drained-term"
 
+# The annotation on the LeaderLease that says what keeps its holder from binding pods; absent if nothing does.
+HINDRANCE: Final = "berth.dev/hindrance"
+
+# The annotation on the LeaderLease with the number of times that the API server has recently shown an earlier state.
+EARLIER_STATES: Final = "berth.dev/earlier-states"
+
 # The annotation on the LeaderLease in which operators of the version before record lost places; now in its status.
 LOST_PLACES: Final = "berth.dev/lost-places"
 
@@ -217,7 +223,7 @@ GPU_MEMORY_RATIO: Final = "gpu-memory-ratio"
 RDMA: Final = "rdma"
 FPGA: Final = "fpga"
 
-# Condition types. The agent owns the first six, the operator the others.
+# Condition types. The agent owns those before `READY`, the operator the others.
 DRIVER_LOADED: Final = "DriverLoaded"
 INVENTORY_READ: Final = "InventoryRead"
 DEVICES_OFFERED: Final = "DevicesOffered"
@@ -230,10 +236,18 @@ NICS_OFFERED: Final = "NicsOffered"
 """Whether containers get the device files of RDMA NICs; only on nodes with a NIC whose agent is to give them."""
 CLAIMS_SERVED: Final = "ClaimsServed"
 """Whether kubelet has registered the agent as a driver of ResourceClaims; only if it is one."""
+WRITES_ACCEPTED: Final = "WritesAccepted"
+"""False while the API server refuses writes of the agent until a person acts."""
 ANNOTATIONS_READ: Final = "AnnotationsRead"
+DEVICE_IDS_MATCHED: Final = "DeviceIDsMatched"
+"""Whether the ids by which kubelet gave cards show which cards they are; False or absent."""
 READY: Final = "Ready"
 VALID: Final = "Valid"
 ACCOUNTED: Final = "Accounted"
+HELD_ONCE: Final = "HeldOnce"
+"""False while two pods hold a card that only one may hold; absent otherwise."""
+BOUND_BY_BERTH: Final = "BoundByBerth"
+"""False while pods that another program bound see none of the GPUs that they request; absent otherwise."""
 HELD_BY_NAME: Final = f"{DRA_DRIVER}/by-name"
 """Key of the taint of a device in Berth's ResourceSlices that a pod has by name. Berth does not read it."""
 OWN_POOL: Final = "berth.dev/own-pool"

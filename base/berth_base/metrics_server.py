@@ -2,6 +2,9 @@
 
 Every client that reaches the port may send anything. So the connections, the size of a request and the time of an
 answer are bounded, and no client can take the memory that the heartbeat needs. Each answer closes its connection.
+
+Many addresses together may hold all connections. Then a new address gets the place of the oldest connection of the
+address with the most, first of those that have sent no whole request. So Prometheus is always answered.
 docs/decisions/0030-metrics-server.md compares libraries.
 """
 
@@ -9,6 +12,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -19,7 +23,7 @@ from berth_base import sockets
 PATH: Final = "/metrics"
 MAX_CONNECTIONS: Final = 32
 MAX_OF_PEER: Final = 4
-"""Maximum number of connections of one address, so that one pod cannot keep Prometheus out."""
+"""Maximum number of connections of one address."""
 MAX_REQUEST: Final = 8192
 """Bytes of a request's head; a body is not read."""
 SECONDS: Final = 10.0
@@ -56,37 +60,73 @@ async def serving(
         server.close()
 
 
+@dataclass(slots=True, eq=False)
+class _Connection:
+    peer: str
+    """The address of the client."""
+    task: "asyncio.Task[None] | None"
+    """What answers it."""
+    is_answered: bool = False
+    """Whether its request has come whole."""
+    is_displaced: bool = False
+
+
 class _Connections:
     """Answers connections, a bounded number at a time."""
 
     def __init__(self, render: Render, refuse: Refuse, seconds: float) -> None:
         self._render, self._refuse, self._seconds = render, refuse, seconds
-        self._open: Counter[str] = Counter()
-        """Connections by the address of the client."""
+        self._open: dict[_Connection, None] = {}
+        """The oldest first."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request."""
-        peer = str((writer.get_extra_info("peername") or [""])[0])
-        self._open[peer] += 1
+        connection = _Connection(str((writer.get_extra_info("peername") or [""])[0]), asyncio.current_task())
         try:
-            if self._open.total() <= MAX_CONNECTIONS and self._open[peer] <= MAX_OF_PEER:
+            if self._admit(connection):
                 async with asyncio.timeout(self._seconds):
                     try:
                         head = await reader.readuntil(HEAD_END)
                     except asyncio.LimitOverrunError:
                         writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
                     else:
+                        connection.is_answered = True
                         line, _, headers = head.partition(b"\r\n")
                         writer.write(await self._response(line.decode("latin-1"), _authorization(headers)))
                     await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
             # The client is too slow, or gone: to close would wait until it has read the answer.
             writer.transport.abort()
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            if not connection.is_displaced:
+                raise
         finally:
-            self._open -= Counter((peer,))
+            self._open.pop(connection, None)
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+
+    def _admit(self, connection: "_Connection") -> bool:
+        """Count a connection, and return whether it is served; another one may have to give up its place."""
+        by_peer = Counter(one.peer for one in self._open)
+        if by_peer[connection.peer] >= MAX_OF_PEER:
+            return False
+        if len(self._open) >= MAX_CONNECTIONS:
+            # The first of equal values is the oldest.
+            victim = max(self._open, key=lambda one: (not one.is_answered, by_peer[one.peer]))
+            if by_peer[connection.peer] and by_peer[victim.peer] <= by_peer[connection.peer] + 1:
+                return False
+            self._displace(victim)
+        self._open[connection] = None
+        return True
+
+    def _displace(self, victim: _Connection) -> None:
+        """End a connection and the work for its answer, which would otherwise have no bound."""
+        del self._open[victim]
+        victim.is_displaced = True
+        if victim.task is not None:
+            victim.task.cancel()
 
     async def _response(self, line: str, authorization: str) -> bytes:
         method, _, rest = line.partition(" ")

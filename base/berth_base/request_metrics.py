@@ -21,6 +21,14 @@ DURATION: Final = Histogram(
     buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0),
 )
 
+REFUSED: Final = "berth_refused_writes"
+REFUSED_TEXT: Final = (
+    "Number of namespaces, 1 for objects without one, in which the API server refuses writes until a person acts, "
+    "by verb, resource, code, refuser and scope: own, cluster or namespaced"
+)
+REFUSED_LABELS: Final = ("verb", "resource", "code", "refuser", "scope")
+"""The series of refused writes; of both programs."""
+
 
 def count(host: str, method: str, code: str, _seconds: float) -> None:
     """Count a request; a client's `observe`, where a histogram for each node would be too much."""

@@ -10,29 +10,40 @@ server has not executed the request. Retries stay within the call's own time, an
 
 import asyncio
 import contextlib
+import copy
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, Final, Self
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 import orjson
 
 from berth_api.values import decoding
 from berth_client import wire
+from berth_client.agreement import Restores
 from berth_client.connections import ConnectionPool, Response
 from berth_client.endpoints import Endpoint
-from berth_client.errors import ApiError, Unreachable
-from berth_client.lists import pages
+from berth_client.errors import ApiError, PageTooLarge, Unreachable
+from berth_client.lists import PageLimit, StreamedLists, pages
 from berth_client.objects import Object
 from berth_client.proxy import authority
+from berth_client.refusals import RefusedWrites
 from berth_client.schemas import Schemas, is_undeclared
 from berth_client.streams import StreamPool, lines
 from berth_client.tokens import TokenSource
+from berth_client.versions import Versions
 
 TRIES: Final = 5
 """Maximum number of sends of one call. The usual Retry-After is one second."""
 TIMEOUT_SECONDS: Final = 30.0
+PAGE_BYTES: Final = 4 * 2**20
+"""Bytes of a list's page that are read, unless a client has another bound; a usual page of pods has 2.5 MB."""
+BEGINNINGS: Final = 3
+"""How often a list begins whose continue token expires, which it does after five minutes."""
 IDLE_SECONDS: Final = 90.0
 """A watch that is silent for this long may be broken: the server sends a bookmark about once a minute."""
 
@@ -51,6 +62,7 @@ IN_PATH: Final = "/:@!$&'()*+,;=~"
 NO_ANSWER: Final = "<error>"
 """The code of a request that was not answered, as in client-go's metrics."""
 
+T = TypeVar("T")
 Params = Mapping[str, str]
 Observe = Callable[[str, str, str, float], None]
 """Called with the host, method, code and seconds of a request."""
@@ -69,16 +81,23 @@ class ApiClient:
         watches: int,
         tries: int,
         timeout: float,
+        page_bytes: int = PAGE_BYTES,
     ) -> None:
         self._tokens = tokens
         self._target = endpoint.target
         self._head = f"{endpoint.headers}User-Agent: {user_agent}\r\n"
         self._connections = ConnectionPool(endpoint, limit=limit)
         self._streams = StreamPool(endpoint, limit=watches)
-        self._tries, self._timeout = tries, timeout
+        self._tries, self._timeout, self._page_bytes = tries, timeout, page_bytes
         self._host = authority(endpoint.host, endpoint.port)
         self.observe: Observe = _ignore
         """Called after each request that was sent, for metrics; must return at once."""
+        self.versions = Versions()
+        self.streamed_lists = StreamedLists()
+        self.restores = Restores()
+        """Noted by who finds that the API server shows an earlier state."""
+        self.refused = RefusedWrites()
+        """The writes that the API server refuses for good. Clients of one program may share it."""
         self.schemas = Schemas(read=self.get, clock=time.monotonic)
         """Schemas of the kinds whose definitions lack fields that we apply."""
 
@@ -92,6 +111,7 @@ class ApiClient:
         watches: int = 0,
         tries: int = TRIES,
         timeout: float = TIMEOUT_SECONDS,
+        page_bytes: int = PAGE_BYTES,
     ) -> Self:
         """Return the client of a login.
 
@@ -102,6 +122,7 @@ class ApiClient:
             watches: maximum number of connections for watches; 0 for the same number.
             tries: maximum number of sends of one call.
             timeout: seconds of a call, including its waits, unless the call sets its own.
+            page_bytes: maximum number of bytes of a list's page with several objects. A single object is always read.
 
         Raises:
             CredentialsError: the login cannot be used.
@@ -115,7 +136,18 @@ class ApiClient:
             watches=watches or limit,
             tries=tries,
             timeout=timeout,
+            page_bytes=page_bytes,
         )
+
+    def with_token(self, token: Path) -> Self:
+        """Return a client that sends the token of a file over this client's connections.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        other = copy.copy(self)
+        other._tokens = TokenSource(login=replace(self._tokens.login, token=token))  # noqa: SLF001 -- its own class
+        return other
 
     def close(self) -> None:
         """Close the connections that are not in use."""
@@ -162,28 +194,53 @@ class ApiClient:
         obj: Object = await self.request("PATCH", path, body=operations, content_type=JSON_PATCH)
         return obj
 
-    async def delete(self, path: str, *, uid: str, version: str = "") -> None:
+    async def delete(self, path: str, *, uid: str, version: str = "", dry_run: bool = False) -> None:
         """Delete an object with this UID and, if given, this resourceVersion; otherwise the server answers 409."""
         preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
+        body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
+        if dry_run:
+            body["dryRun"] = ["All"]
         await self.request("DELETE", path, body=body, decode=False)
 
-    async def list(self, path: str, params: Params | None = None, *, accept: str = JSON) -> tuple[list[Object], str]:
-        """Return all objects, and the version of the list.
+    async def read_list(
+        self, path: str, params: Params | None = None, *, read: Callable[[Object], T], accept: str = JSON
+    ) -> tuple[list[T], str]:
+        """Return what is needed of each object, and the version of the list.
 
         Args:
             path: the path of the collection.
             params: `fieldSelector`, `labelSelector`.
+            read: called with each object, page by page; no page stays in memory.
             accept: media type, such as `METADATA_LIST`.
         """
-        objects: list[Object] = []
+        limit = PageLimit()
+        for beginning in range(1, BEGINNINGS + 1):
+            try:
+                return await self._read_list(path, params or {}, read, accept, limit)
+            except ApiError as error:
+                if error.status != HTTPStatus.GONE or beginning == BEGINNINGS:
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _read_list(
+        self, path: str, params: Params, read: Callable[[Object], T], accept: str, limit: PageLimit
+    ) -> tuple[list[T], str]:
+        result: list[T] = []
         version = ""
-        fetched = pages(lambda query: self.request("GET", path, params=query, accept=accept), params or {})
+        fetched = pages(lambda query: self.request("GET", path, params=query, accept=accept), params, limit)
         async with contextlib.aclosing(fetched):
             async for page in fetched:
-                objects += page["items"] or ()
+                result += map(read, page["items"] or ())
                 version = str(page["metadata"]["resourceVersion"])
-        return objects, version
+                del page  # as in `pages`
+        return result, version
+
+    async def list(self, path: str, params: Params | None = None, *, accept: str = JSON) -> tuple[list[Object], str]:
+        """Return all objects, and the version of the list; arguments as in `read_list`.
+
+        If users may write the objects, call `read_list`: this one has no bound on memory.
+        """
+        return await self.read_list(path, params, read=lambda obj: obj, accept=accept)
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -203,12 +260,26 @@ class ApiClient:
 
         Raises:
             ApiError: the server refused it, or was busy too often.
+            PageTooLarge: it has a `limit` above 1, and the answer more bytes than are read.
             Unreachable: there is no answer within the timeout.
         """
-        payload = await self._exchange(
-            method, path, params, body=body, content_type=content_type, accept=accept, seconds=timeout
-        )
-        return _decode(payload, f"{method} {path}") if decode else None
+        requested = self.versions.request(method, path, params)
+        try:
+            payload = await self._exchange(
+                method, path, params, body=body, content_type=content_type, accept=accept, seconds=timeout
+            )
+        except ApiError as error:
+            if method != "GET":
+                self.refused.answered(method, path, error)
+            raise
+        if method != "GET":
+            self.refused.answered(method, path, None)
+        if not decode and requested is None:
+            return None
+        answer = _decode(payload, f"{method} {path}")
+        if requested is not None:
+            self.versions.compare(requested, answer)
+        return answer if decode else None
 
     async def get_protobuf(self, path: str, params: Params | None = None) -> bytes:
         """Read an object, or a list, at quorum, in the API server's protobuf (`wire`); raises as `request`."""
@@ -233,7 +304,7 @@ class ApiClient:
         deadline = clock() + (self._timeout if seconds is None else seconds)
         for attempt in range(1, self._tries + 1):
             try:
-                return await self._send(method, request, name, deadline - clock())
+                return await self._send(method, request, name, deadline - clock(), self._most(params))
             except ApiError as error:
                 # Only a busy server is asked again, and only if it says when.
                 is_busy = error.status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
@@ -279,13 +350,20 @@ class ApiClient:
         """Return the request target with its query."""
         return self._target + quote(path, safe=IN_PATH) + ("?" + urlencode(params) if params else "")
 
-    async def _send(self, method: str, request: bytes, name: str, seconds: float) -> bytes:
+    def _most(self, params: Params | None) -> float:
+        """Return the bytes of the answer that are read: a page with several objects may be asked for with fewer."""
+        return self._page_bytes if int((params or {}).get("limit", "1")) > 1 else math.inf
+
+    async def _send(self, method: str, request: bytes, name: str, seconds: float, most: float) -> bytes:
         if seconds <= 0:
             raise Unreachable(f"{name}: no time left")
         started, code = time.monotonic(), NO_ANSWER
         try:
-            response = await self._connections.exchange(request, seconds)
+            response = await self._connections.exchange(request, seconds, most)
             code = str(response.status)
+        except PageTooLarge:
+            code = str(HTTPStatus.OK.value)
+            raise
         except OSError as error:
             raise Unreachable(f"{name}: no answer: {_text(error)}") from error
         finally:

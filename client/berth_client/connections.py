@@ -12,6 +12,7 @@ from typing import cast
 import httptools
 
 from berth_client.endpoints import Endpoint
+from berth_client.errors import PageTooLarge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +33,11 @@ class ConnectionPool:
         self._idle: list[_Connection] = []
         """Idle connections, the most recently used last. That one is reused first: the server may close unused ones."""
 
-    async def exchange(self, request: bytes, seconds: float) -> Response:
-        """Send a request and return its answer.
+    async def exchange(self, request: bytes, seconds: float, most: float = math.inf) -> Response:
+        """Send a request and return its answer, whose body has at most `most` bytes.
 
         Raises:
+            PageTooLarge: the body has more bytes.
             OSError: there was no answer, or not in time (TimeoutError); the request may have been executed.
         """
         clock, reused_at = asyncio.get_running_loop().time, -math.inf
@@ -46,7 +48,7 @@ class ConnectionPool:
                 else:
                     connection = await self._endpoint.connect(_Connection)
                 try:
-                    response = await connection.exchange(request)
+                    response = await connection.exchange(request, most)
                 except BaseException:
                     # Otherwise the rest of this answer would be read as the answer to the next request.
                     connection.abort()
@@ -94,14 +96,17 @@ class _Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._response: asyncio.Future[Response] | None = None
         self._body: list[bytes] = []
+        self._size = 0
+        self._most = math.inf
         self._retry_after: str | None = None
 
-    async def exchange(self, request: bytes) -> Response:
+    async def exchange(self, request: bytes, most: float) -> Response:
         if not self.usable:
             raise ConnectionError("connection lost: closed by the server")
         self._response = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._retry_after = None
+        self._size, self._most = 0, most
         self._transport.write(request)
         try:
             return await self._response
@@ -125,17 +130,17 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(f"not HTTP: {error}")
+            self._fail(ConnectionError(f"not HTTP: {error}"))
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.usable = False
-        self._fail(f"connection lost: {exc or 'closed by the server'}")
+        self._fail(ConnectionError(f"connection lost: {exc or 'closed by the server'}"))
         del self._parser  # as in `streams`
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, error: Exception) -> None:
         if self._response is not None and not self._response.done():
-            self._response.set_exception(ConnectionError(reason))
+            self._response.set_exception(error)
 
     # --- called by the parser ---------------------------------------------------------------------------------
 
@@ -144,7 +149,13 @@ class _Connection(asyncio.Protocol):
             self._retry_after = value.decode(errors="replace")
 
     def on_body(self, body: bytes) -> None:
-        self._body.append(body)
+        self._size += len(body)
+        if self._size <= self._most:
+            self._body.append(body)
+        else:
+            self._body.clear()
+            self._fail(PageTooLarge(f"the answer has more than {self._most:g} bytes"))
+            self.abort()
 
     def on_message_complete(self) -> None:
         self.usable = self._parser.should_keep_alive()

@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from berth_base import documents
 from berth_base.documents import DocumentError
+from berth_client import trust
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 UNKNOWN: Final = "extra_forbidden"
@@ -99,10 +100,7 @@ def tls(login: Login) -> ssl.SSLContext:
         CredentialsError: a certificate or key cannot be used.
     """
     try:
-        if isinstance(login.authority, bytes):
-            context = ssl.create_default_context(cadata=login.authority.decode())
-        else:
-            context = ssl.create_default_context(cafile=login.authority)
+        context = trust.client_context(login.authority)
         if login.certificate and login.key:
             with _file(login.certificate) as certificate, _file(login.key) as key:
                 context.load_cert_chain(certificate, key)

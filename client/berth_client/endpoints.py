@@ -1,15 +1,16 @@
 """Where the API server is on the network, and how to open a connection to it."""
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self, TypeVar
 from urllib.parse import urlsplit
 
 from berth_client import credentials
 from berth_client.credentials import CredentialsError, Login
 from berth_client.proxy import Proxy
+from berth_client.rotation import RotatedTls
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -24,7 +25,7 @@ class Endpoint:
     port: int
     path: str = ""
     """What precedes the path of each API call, without a slash at its end."""
-    tls: ssl.SSLContext | None = None
+    tls: RotatedTls | None = None
     """None for plain HTTP."""
     server_name: str | None = None
     """Name in the server's certificate, if it is not the host."""
@@ -52,7 +53,7 @@ class Endpoint:
             host=host,
             port=port,
             path=url.path.rstrip("/"),
-            tls=credentials.tls(login) if secure else None,
+            tls=_tls(login) if secure else None,
             server_name=login.server_name,
             proxy=Proxy.of_url(login.proxy) if login.proxy else None,
         )
@@ -86,12 +87,28 @@ class Endpoint:
 
     async def _connect(self, protocol: Callable[[], P]) -> P:
         name = self.server_name or self.host
-        if self.proxy is not None and self.tls is not None:
-            return await self.proxy.tunnel(self.host, self.port, protocol, tls=self.tls, server_name=name)
+        tls = self.tls.current() if self.tls is not None else None
+        if self.proxy is not None and tls is not None:
+            return await self.proxy.tunnel(self.host, self.port, protocol, tls=tls, server_name=name)
         if self.proxy is not None:
             return await self.proxy.connect(protocol)
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            protocol, self.host, self.port, ssl=self.tls, server_hostname=name if self.tls else None
+            protocol, self.host, self.port, ssl=tls, server_hostname=name if tls else None
         )
         return connection
+
+
+def _tls(login: Login) -> RotatedTls:
+    """Return the TLS settings of a login.
+
+    Raises:
+        CredentialsError: a certificate or key cannot be used.
+    """
+    parts = (login.authority, login.certificate, login.key)
+    try:
+        return RotatedTls(
+            files=(part for part in parts if isinstance(part, Path)), create=lambda: credentials.tls(login)
+        )
+    except OSError as error:
+        raise CredentialsError(f"certificates of {login.server}: {error}") from error

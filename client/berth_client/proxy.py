@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Self, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
+from berth_client import trust
 from berth_client.credentials import CredentialsError
 
 MAX_HEAD: Final = 2**16
@@ -44,7 +45,7 @@ class Proxy:
             parts, host, port = urlsplit(""), None, None
         if host is None or parts.scheme not in {"http", "https"}:
             raise CredentialsError("proxy: not supported; supported are URLs such as http://proxy:3128")
-        tls = ssl.create_default_context() if parts.scheme == "https" else None
+        tls = trust.client_context() if parts.scheme == "https" else None
         user = ":".join(unquote(part or "") for part in (parts.username, parts.password))
         header = f"Proxy-Authorization: Basic {b64encode(user.encode()).decode()}\r\n" if parts.username else ""
         return cls(host=host, port=port or (443 if tls else 80), tls=tls, authorization=header)

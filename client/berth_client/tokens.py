@@ -1,7 +1,7 @@
 """The token that is sent with each request.
 
 By default, the login is read again once a minute and after a 401, so that rotated tokens are used. A request costs no
-more than reading the clock. A rotated *client certificate* needs a restart, because the TLS context is created once.
+more than reading the clock. Certificates are read again for each connection (`rotation`).
 """
 
 import time

@@ -1,4 +1,7 @@
-"""A fleet of nodes with simulated GPUs: kwok simulates the nodes, and one agent reports the devices of all."""
+"""A fleet of nodes with simulated GPUs: kwok simulates the nodes, and one agent reports the devices of all.
+
+The agent has only the shipped rights (`agents`).
+"""
 
 import sys
 from collections.abc import Collection
@@ -8,7 +11,7 @@ from typing import Final
 import yaml
 
 from devcluster import waiting
-from devcluster.additions import installation
+from devcluster.additions import agents, installation
 from devcluster.control_plane import nodes
 from devcluster.control_plane.cluster import Cluster
 from devcluster.errors import DevclusterError
@@ -31,11 +34,10 @@ def start(cluster: Cluster, file: Path, *, deadline: float = 120.0) -> list[str]
     """Create the nodes of a fleet file; return their names when each has a Device object."""
     names = node_names(file)
     cluster.install_crds(CRDS)
-    installation.create_namespaces(cluster)
     cluster.play_device_plugins()
     cluster.create_nodes(names, deadline=deadline)
-    command = [sys.executable, "-m", "berth_agent", "--inventory", "simulated", "--fleet", str(file.absolute())]
-    pid = cluster.run(AGENT, command)
+    options = [f"--fleet={file.absolute()}", *agents.options(cluster, names)]
+    pid = cluster.run(AGENT, [sys.executable, "-m", "berth_agent", *options])
     waiting.until(
         lambda: _all_reported(cluster, pid=pid, names=names),
         deadline=deadline,

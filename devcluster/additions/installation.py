@@ -5,7 +5,7 @@ The programs are started, never imported. Each has only the rights of its shippe
 
 import socket
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,11 +54,11 @@ PROBE: Final[Manifest] = {
 """A pod that has to be routed and injected; it is never created."""
 
 
-def apply(cluster: Cluster, *, without: Collection[str] = ()) -> None:
-    """Apply `crds/` and the files of `manifests/base`, except those named in `without`; no pods are created."""
+def apply(cluster: Cluster) -> None:
+    """Apply `crds/` and the files of `manifests/base`; no pods are created."""
     cluster.install_crds(ROOT / "crds")
     files = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
-    for file in (BASE / name for name in files if Path(name).stem not in without):
+    for file in (BASE / name for name in files):
         for document in documents(file):
             if document["kind"] == "Service":
                 document["spec"] = OF_THIS_MACHINE

@@ -32,6 +32,35 @@ def builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.
     )
 
 
+def identified(
+    certificate: x509.CertificateBuilder,
+    key: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePublicKey,
+    *,
+    is_authority: bool,
+) -> x509.CertificateBuilder:
+    """Add what clients that check certificates strictly require: key usage and the identifiers of both keys.
+
+    Such clients are Python 3.13 and later, by default.
+    """
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=is_authority,
+        crl_sign=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    return (
+        certificate.add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    )
+
+
 def signed(certificate: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
     """Return a certificate, signed by a key, as PEM."""
     return certificate.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
@@ -47,7 +76,10 @@ def self_signed(names: Sequence[str]) -> tuple[bytes, str]:
     key = new_key()
     certificate = builder(names[0][:64], names[0][:64], key)  # a common name has no more characters
     alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
-    return signed(certificate.add_extension(alternatives, critical=False), key), private(key)
+    certificate = certificate.add_extension(alternatives, critical=False)
+    certificate = certificate.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    certificate = identified(certificate, key.public_key(), key.public_key(), is_authority=True)
+    return signed(certificate, key), private(key)
 
 
 def encoded(certificate: bytes) -> str:

@@ -171,6 +171,19 @@ class Cluster:
         pid: int = answer["pid"]
         return pid
 
+    def back_up(self) -> Path:
+        """Copy etcd's data, as of one moment, and return the copy's folder."""
+        folder = self.folder / f"backup-{secrets.token_hex(4)}"
+        self._ask(back_up=str(folder.absolute()))
+        return folder
+
+    def restore(self, backup: Path) -> None:
+        """Replace etcd's data by a copy that `back_up` returned, and return when the API server is ready again.
+
+        etcd and the API server are killed and started again on their ports. All other programs go on.
+        """
+        self._ask(restore=str(backup.absolute()))
+
     def play_device_plugins(self) -> None:
         """From now on have the nodes that kwok plays offer what their Devices have, as device plugins would."""
         self.run("device-plugins", [sys.executable, "-m", "devcluster.additions.device_plugins"])

@@ -43,6 +43,9 @@ UNUSED_CONTROLLERS: Final = (
     "persistentvolume-attach-detach-controller",
 )
 
+PLUGINS: Final = "--enable-admission-plugins"
+"""kube-apiserver's argument for optional admission plug-ins; one is on unless `extra_args` have this argument."""
+
 ExtraArgs = Mapping[str, Sequence[str]]
 
 
@@ -127,8 +130,17 @@ def _apiserver(control_plane: ControlPlane) -> list[str]:
         f"--proxy-client-key-file={CERTIFICATES}/{front_proxy.KEY}",
         "--authorization-mode=Node,RBAC",
         "--allow-privileged=true",
+        *_admission(control_plane.extra_args.get("kube-apiserver", ())),
         "--profiling=false",
     ]
+
+
+def _admission(extra: Sequence[str]) -> list[str]:
+    """Return the argument for optional admission plug-ins; none if the extra arguments name some."""
+    if any(argument.startswith(f"{PLUGINS}=") for argument in extra):
+        return []
+    # OpenShift has it on. Changing the owners of an object then needs the right to delete it.
+    return [f"{PLUGINS}=OwnerReferencesPermissionEnforcement"]
 
 
 def _controller_manager(control_plane: ControlPlane) -> list[str]:

@@ -22,8 +22,11 @@ def write(folder: Path) -> None:
     authority_key, key = certificates.new_key(), certificates.new_key()
     authority = certificates.builder("front-proxy-ca", "front-proxy-ca", authority_key)
     authority = authority.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    public = authority_key.public_key()
+    authority = certificates.identified(authority, public, public, is_authority=True)
     client = certificates.builder(NAME, "front-proxy-ca", key)
     client = client.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+    client = certificates.identified(client, key.public_key(), public, is_authority=False)
     for file, certificate in ((AUTHORITY, authority), (CERTIFICATE, client)):
         (folder / file).write_bytes(certificates.signed(certificate, authority_key))
     state.write_private(folder / KEY, certificates.private(key))

@@ -1,5 +1,6 @@
 """Nodes that kwok simulates: their names and manifests, and when a node counts as ready."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,9 @@ Strings = Mapping[str, str]
 RESOURCES: Final[Strings] = {"cpu": "64", "memory": "512Gi", "pods": "110"}
 NO_PLUGIN: Final = {"devcluster.berth.dev/device-plugin": "none"}
 """The annotation of nodes on which no device plugin is played."""
+REGION: Final = "eu-central-1"
+ZONES: Final = tuple(f"{REGION}{letter}" for letter in "abc")
+INSTANCE_TYPE: Final = "p4d.24xlarge"
 NOT_READY: Final = "node.kubernetes.io/not-ready"
 
 
@@ -43,6 +47,30 @@ def is_of_plugin(resource: str) -> bool:
     return resource.partition("/")[0] in ("nvidia.com", "amd.com", "dcu.com")
 
 
+def zone_of(name: str) -> str:
+    """Return the zone of a node: those with numbers at the end of their names are spread over all zones."""
+    number = re.search(r"\d+$", name)
+    return ZONES[int(number[0]) % len(ZONES) if number else 0]
+
+
+def cloud_labels(name: str) -> Strings:
+    """Return the labels that a cloud gives a node.
+
+    The API server copies zone and region to Bindings, where policies see them (PodTopologyLabels).
+    """
+    return {
+        "kubernetes.io/hostname": name,
+        "node.kubernetes.io/instance-type": INSTANCE_TYPE,
+        "topology.kubernetes.io/region": REGION,
+        "topology.kubernetes.io/zone": zone_of(name),
+    }
+
+
+def provider_id(name: str) -> str:
+    """Return the id under which a cloud knows the machine of a node."""
+    return f"aws:///{zone_of(name)}/i-{hashlib.sha256(name.encode()).hexdigest()[:17]}"
+
+
 def manifest(name: str, options: NodeOptions) -> Manifest:
     """Return one node's manifest."""
     # Ready from the start, as kwok would set it; for a thousand nodes this halves the wait.
@@ -52,7 +80,7 @@ def manifest(name: str, options: NodeOptions) -> Manifest:
     plugin = NO_PLUGIN if any(map(is_of_plugin, (*options.capacity, *options.allocatable))) else {}
     labels = {
         "type": "kwok",
-        "kubernetes.io/hostname": name,
+        **cloud_labels(name),
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": "amd64",
     }
@@ -64,7 +92,7 @@ def manifest(name: str, options: NodeOptions) -> Manifest:
             "labels": {**labels, **options.labels},
             "annotations": {**FAKE_NODE, **plugin, **options.annotations},
         },
-        "spec": {"taints": [dict(taint) for taint in options.taints]},
+        "spec": {"providerID": provider_id(name), "taints": [dict(taint) for taint in options.taints]},
         "status": {
             "phase": "Running",
             "conditions": [ready],

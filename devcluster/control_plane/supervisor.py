@@ -1,9 +1,9 @@
 """The parent process of a cluster's programs: `python -m devcluster.control_plane.supervisor <folder>`.
 
 The supervisor exchanges JSON lines with its owner. The owner sends `{"start": …}` first, then `{"run": …}` for more
-programs. `{"detach": true}` lets the supervisor stay without an owner. `{"detach": true, "users": <file>}` lets it stay
-while a process has locked the file. The supervisor reads these lines from stdin and answers each with one line on
-stdout.
+programs, and `{"back_up": <folder>}` and `{"restore": <folder>}` for etcd's data. `{"detach": true}` lets the
+supervisor stay without an owner. `{"detach": true, "users": <file>}` lets it stay while a process has locked the file.
+The supervisor reads these lines from stdin and answers each with one line on stdout.
 
 While the supervisor is not detached, the end of stdin means that the owner is gone, however it died. Everything is then
 stopped in the right order. If the supervisor itself is killed, the kernel kills its children (see `children`).
@@ -34,6 +34,8 @@ from devcluster.errors import DevclusterError
 from devcluster.processes import cgroups, children, state
 
 LOG_LINES: Final = 15
+DATA: Final = "etcd"
+"""The folder with etcd's data."""
 START_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.02
 IDLE_SECONDS: Final = 0.5
@@ -90,20 +92,20 @@ class Supervisor:
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._server = ""
+        self._control_plane: components.ControlPlane
+        self._token = ""
         self._started = time.time()
 
     def start(self, *, programs: Mapping[str, str], token: str, extra_args: components.ExtraArgs) -> None:
         """Start the control plane; return when objects can be created and ServiceAccounts work."""
         with _held_port() as etcd_port, _held_port() as api_port:
-            control_plane = components.ControlPlane(
+            self._control_plane = control_plane = components.ControlPlane(
                 programs=programs, etcd_port=etcd_port, api_port=api_port, extra_args=extra_args
             )
-            self._server = control_plane.server
+            self._token = token
             state.write_private(Path(components.TOKENS), f'{token},admin,admin,"system:masters"\n')
             front_proxy.write(Path(components.CERTIFICATES))
-            self._start_component(control_plane, "etcd", lambda: _listens(etcd_port))
-            self._start_component(control_plane, "kube-apiserver", lambda: _answers_ready(control_plane.server, token))
+            self._start_servers()
         api = Api(server=control_plane.server, token=token, ca=Path(components.CERTIFICATE).read_text())
         ca = Path(components.CERTIFICATE).read_text()
         config = components.kubeconfig(server=control_plane.server, token=token, ca=ca)
@@ -124,6 +126,28 @@ class Supervisor:
         self._save_state()
         return self._children[name].pid
 
+    def back_up(self, folder: Path) -> None:
+        """Copy etcd's data, as of one moment."""
+        etcd = self._children["etcd"]
+        etcd.send_signal(signal.SIGSTOP)
+        try:
+            # What a killed etcd would leave, from which it starts.
+            shutil.copytree(DATA, folder)
+        finally:
+            etcd.send_signal(signal.SIGCONT)
+
+    def restore(self, folder: Path) -> None:
+        """Replace etcd's data by a copy, and start etcd and the API server again. All other programs go on."""
+        ports = self._control_plane.etcd_port, self._control_plane.api_port
+        with _held_port(ports[0]), _held_port(ports[1]):
+            for name in ("kube-apiserver", "etcd"):
+                self._children[name].kill()
+                self._children[name].wait()
+            shutil.rmtree(DATA)
+            shutil.copytree(folder, DATA)
+            self._start_servers()
+        self._save_state()
+
     def reap(self) -> None:
         """Reap programs that ended by themselves."""
         for child in self._children.values():
@@ -141,8 +165,14 @@ class Supervisor:
         # The kernel keeps the control groups of real nodes until they are removed.
         cgroups.remove_of(os.getpid())
 
-    def _start_component(self, control_plane: components.ControlPlane, name: str, ready: Callable[[], bool]) -> None:
-        self._spawn(name, control_plane.command(name), components.ENVIRONMENT)
+    def _start_servers(self) -> None:
+        """Start etcd and then the API server, each once what it needs is ready."""
+        control_plane, token = self._control_plane, self._token
+        self._start_component("etcd", lambda: _listens(control_plane.etcd_port))
+        self._start_component("kube-apiserver", lambda: _answers_ready(control_plane.server, token))
+
+    def _start_component(self, name: str, ready: Callable[[], bool]) -> None:
+        self._spawn(name, self._control_plane.command(name), components.ENVIRONMENT)
         self._wait(name, ready)
 
     def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -160,7 +190,7 @@ class Supervisor:
 
     def _save_state(self) -> None:
         processes = {name: child.pid for name, child in self._children.items()}
-        saved = state.State(server=self._server, started=self._started, processes=processes)
+        saved = state.State(server=self._control_plane.server, started=self._started, processes=processes)
         state.save(Path(), saved)
 
 
@@ -200,7 +230,7 @@ def _serve(folder: Path) -> None:
                 _reply({"detached": True})
                 continue
             try:
-                _reply({"pid": supervisor.run(**message["run"])})
+                _reply(_answer(supervisor, message))
             except (DevclusterError, OSError) as error:
                 _reply({"error": str(error)})
     except OwnerGone:
@@ -217,6 +247,17 @@ def _serve(folder: Path) -> None:
         supervisor.stop()
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answer(supervisor: Supervisor, message: Message) -> Message:
+    match message:
+        case {"back_up": str(folder)}:
+            supervisor.back_up(Path(folder))
+        case {"restore": str(folder)}:
+            supervisor.restore(Path(folder))
+        case _:
+            return {"pid": supervisor.run(**message["run"])}
+    return {"done": True}
 
 
 def _next_message(inbox: Inbox) -> Message:
@@ -236,14 +277,14 @@ def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _held_port() -> Iterator[int]:
-    """Reserve a free port: bound here but not listening, so that the kernel gives it to no other process.
+def _held_port(port: int = 0) -> Iterator[int]:
+    """Reserve a port, by default a free one: bound but not listening, so that the kernel gives it to no other process.
 
     The server binds it, too; SO_REUSEPORT allows that for processes of one user.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind((components.LOOPBACK, 0))
+        holder.bind((components.LOOPBACK, port))
         yield holder.getsockname()[1]
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import yaml
 
+from devcluster.control_plane import nodes
 from devcluster.real_node import image
 from devcluster.real_node.namespaces import CONTAINERD, KUBELET
 
@@ -55,13 +56,15 @@ class NodeSetup:
 
     def kubelet(self) -> list[str]:
         """Return kubelet's command line."""
+        labels = {**nodes.cloud_labels(self.node), **self.labels}
+        del labels["kubernetes.io/hostname"]  # kubelet's own
         return [
             str(self.programs["kubelet"]),
             f"--config={self.folder / 'kubelet.yaml'}",
             f"--kubeconfig={self.folder / 'kubeconfig'}",
             f"--cert-dir={KUBELET / 'pki'}",
             f"--hostname-override={self.node}",
-            f"--node-labels={','.join(f'{key}={value}' for key, value in self.labels.items())}",
+            f"--node-labels={','.join(f'{key}={value}' for key, value in labels.items())}",
         ]
 
     def containerd(self) -> list[str]:
@@ -87,6 +90,7 @@ def _kubelet(setup: NodeSetup) -> dict[str, Any]:
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "enableServer": False,
+        "providerID": nodes.provider_id(setup.node),
         "containerRuntimeEndpoint": f"unix://{SOCKET}",
         "podLogsDir": str(POD_LOGS),
         "volumePluginDir": str(KUBELET / "volume-plugins"),

@@ -37,6 +37,7 @@ def complete() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command; return its exit status."""
+    from berth_api.values.printing import printable_lines
     from berth_kubectl import arguments as command_line  # within what reports errors
 
     try:
@@ -44,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
         status: int = options.run(options)
         sys.stdout.flush()
     except CommandError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {printable_lines(str(error))}\n")
         return NOT_ANSWERED
     except BrokenPipeError:  # the reader has enough
         return 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import structlog
 
 from berth_api import names, words
-from berth_api.request.kinds import GpuVendor, Kinds, read_nics
+from berth_api.request.kinds import GpuVendor, Kinds, read_gpu_vendors, read_nics
 from berth_client import served
 from berth_client.objects import Object
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
@@ -37,7 +37,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import DevicePlugin, kinds_of
 from berth_operator.core.values import releases
 from berth_operator.metrics.monitoring.monitor import Monitor
-from berth_operator.process import health, inherited, upgrade
+from berth_operator.process import health, inherited, refused_writes, upgrade
 from berth_operator.process.configured import Configured
 from berth_operator.process.fence import Fence
 from berth_operator.process.health import Watches
@@ -50,7 +50,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.objects.pod_sets import Templates
-from berth_operator.state.watches import gang_owners, kueue, sources, storage
+from berth_operator.state.watches import admission_rules, gang_owners, kueue, sources, storage
 from berth_operator.state.watches.kueue import QuotaObjects
 from berth_operator.state.watches.pod_watches import PodWatches
 
@@ -176,6 +176,7 @@ class App:
             policy=self._configured.policy,
             lease=self._settings.lease,
             term=self._term,
+            confirmed=self._election.confirmed,
             work=self._notifier.work,
             inherited=lambda: inherited.read(self._election.inherited, self._cluster),
             fits=fits if self._settings.kueue else None,
@@ -202,10 +203,15 @@ class App:
         if self._settings.kueue:
             by_name |= kueue.sources(self._quota)
         by_name |= gang_owners.sources(self._cluster, self._settings.gang_owners)
-        return {
+        by_name |= admission_rules.sources(self._cluster.admission_rules)
+        reflectors = {
             name: Reflector(api=self._client, source=source, sink=sink, max_backoff=FEW_CLIENTS_BACKOFF)
             for name, (source, sink) in by_name.items()
         }
+        self._cluster.admission_rules.are_served = lambda: all(
+            reflectors[kind].is_served for kind in admission_rules.KINDS
+        )
+        return reflectors
 
     def _make_quota_objects(self) -> QuotaObjects:
         templates = Templates(
@@ -215,6 +221,7 @@ class App:
             namespace_labels=self._cluster.fleet.affinity_index.labels_of,
             route=self._settings.routing,
             served=frozenset(filter(None, self._settings.routed_resources.split(","))),
+            priority_classes=self._cluster.admission_rules.priority_classes,
         )
         self._cluster.gangs.templates = templates
         return QuotaObjects(self._cluster, templates)
@@ -244,12 +251,14 @@ class App:
         return ConfigurationFile(self._settings.config, first=first, use=self._use, refused=self._refused)
 
     def _make_fence(self) -> Fence:
-        return Fence(
+        fence = Fence(
             api=self._client,
             namespace=self._settings.namespace,
             lease=self._settings.lease,
             required=self._settings.require_fence,
         )
+        self._election.hindrance = lambda: fence.problem
+        return fence
 
     def _make_visibility(self) -> VisibilityService:
         decisions = Decisions(
@@ -260,6 +269,7 @@ class App:
             configuration=lambda: self._configured.scheduled_configuration,
             ranking=self._scheduler.recent_binds.of,
             reservation=self._scheduler.reserver.note,
+            refusal=self._reporter.refusal,
         )
         return VisibilityService(
             settings=self._settings, election=self._election, api=self._client, decisions=decisions
@@ -306,8 +316,12 @@ class App:
             self._reporter.misconfigured(self._settings.pod, problem)
 
     def _record(self, term: int) -> Object | None:
-        record = self._scheduler.record(term)
-        return None if record is None else record.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        if (record := self._scheduler.record(term)) is None:
+            return None
+        refused = refused_writes.record(self._client.refused.current())
+        return record.model_copy(update={"refused_writes": refused}).model_dump(
+            mode="json", by_alias=True, exclude_defaults=True
+        )
 
     def _term(self) -> int | None:
         return self._election.term
@@ -325,7 +339,8 @@ class App:
 
 
 def _kinds(settings: Settings, plugins: Mapping[str, DevicePlugin], gpus: Mapping[str, GpuVendor]) -> Kinds:
-    return kinds_of(plugins, words.read_units(settings.memory_units), read_nics(settings.nic_resources), gpus)
+    units, nics = words.read_units(settings.memory_units), read_nics(settings.nic_resources)
+    return kinds_of(plugins, units, nics, gpus, read_gpu_vendors(settings.gpu_vendors))
 
 
 def _cluster(settings: Settings, kinds: Kinds, listener: Listener) -> Cluster:

@@ -1,6 +1,7 @@
 """The shipped ServiceAccounts with their roles, policies and tokens, under the names of one arena."""
 
 import functools
+import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +26,24 @@ SKIPPED: Final = {"PodMonitor", "Secret", "Service"}
 POLICIES: Final = ("protection.yaml", "limits.yaml", "../components/dra/slices.yaml")
 RBAC: Final = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 OF_THE_CLUSTER: Final = {"ClusterRole", "ClusterRoleBinding"}
+ADDED: Final = "example.com/added"
+PROTECTED: Final = (
+    "berth.dev/epoch",
+    "model.berth.dev/stolen",
+    "main.devices.berth.dev/memory-limit-0",
+    "scheduling.koordinator.sh/device-allocated",
+    "node.koordinator.sh/stolen",
+)
+ADDED_KEYS: Final = {
+    resource: [ADDED, *PROTECTED]
+    for resource in ("apiservices", "bindings", "nodes", "persistentvolumeclaims", "persistentvolumes", "pods")
+}
+"""Resource -> keys that other admission adds. An administrator listed keys that no account may set for this reason."""
 CALLING: Final = {"admissionregistration.k8s.io", "apiregistration.k8s.io"}
 """Groups of the objects by which the API server calls a server; these have the name of the arena at their end."""
+OPERATOR: Final = "berth-operator"
+"""The operator's account, its roles, and the LeaderLease that they name."""
+HEARTBEATS: Final = "berth-node-lease"
 ACTIVE_SECONDS: Final = 30.0
 """Longest time in seconds until policies and rights are in force."""
 
@@ -46,7 +63,8 @@ class Accounts:
             for document in (each for each in documents if each["kind"] not in SKIPPED):
                 self._applied += self._arena.apply(self._confined(document))
         for file in POLICIES:
-            self._applied += self._arena.apply(policies.policies(file, self._arena))
+            variables = {"added": json.dumps(ADDED_KEYS)}
+            self._applied += self._arena.apply(policies.policies(file, self._arena, variables))
 
     def close(self) -> None:
         """Delete everything that does not go with the namespace."""
@@ -74,6 +92,19 @@ class Accounts:
             return False
 
         self._arena.wait(is_refused, deadline=ACTIVE_SECONDS, what="the policies about a client to be in force")
+
+    def operator(self) -> Path:
+        """Return a kubeconfig of the operator, which may also read the heartbeats that all arenas share."""
+        name = f"{OPERATOR}-{self._arena.id}"
+        for document in yaml.safe_load_all((MANIFESTS / "base/operator-rbac.yaml").read_text()):
+            if document["metadata"].get("namespace") == HEARTBEATS:
+                document["metadata"] |= {"name": name, "labels": self._arena.labels}
+                for subject in document.get("subjects", ()):
+                    subject["namespace"] = self._arena.namespace
+                if "roleRef" in document:
+                    document["roleRef"]["name"] = name
+                self._applied += self._arena.apply(document)
+        return self.kubeconfig(OPERATOR)
 
     @functools.cache  # noqa: B019 - for the tests of one module
     def token(self, account: str) -> str:

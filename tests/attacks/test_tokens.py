@@ -15,7 +15,7 @@ import pytest
 
 from devcluster import Arena
 from devcluster.control_plane.api import Api, ApiError, Manifest
-from tests.attacks.accounts import Accounts
+from tests.attacks.accounts import ADDED, PROTECTED, Accounts
 
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 VISIBLE: Final = "main.devices.berth.dev/visible"
@@ -32,7 +32,10 @@ GPU_PODS: Final = "/apis/berth.dev/v1alpha1/namespaces/{ns}/gpupods"
 LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/{ns}/leases"
 TERMS: Final = "/apis/berth.dev/v1alpha1/namespaces/{ns}/leaderleases"
 SLICES: Final = "/apis/resource.k8s.io/v1/resourceslices"
+WRITTEN_SLICES: Final = f"{SLICES}?fieldManager=thief"
+"""For requests that are no dry runs."""
 EVENTS: Final = "/api/v1/namespaces/{ns}/events"
+NODE_EVENTS: Final = "/api/v1/namespaces/default/events"
 SECRETS: Final = "/api/v1/namespaces/{ns}/secrets"
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
@@ -242,6 +245,13 @@ OPERATOR: Final = [
                 "metadata": {"name": "waiting", "labels": {"app": "stolen"}},
                 "target": {"kind": "Node", "name": "{mine}"},
             },
+            **{
+                f"bind with the label {key}": {
+                    "metadata": {"name": "waiting", "labels": {key: "1"}},
+                    "target": {"kind": "Node", "name": "{mine}"},
+                }
+                for key in PROTECTED
+            },
         },
     ),
     *creates(
@@ -255,7 +265,15 @@ OPERATOR: Final = [
                     "labels": {"berth.dev/fenced-by": "berth-operator"},
                 },
                 "target": {"kind": "Node", "name": "{mine}"},
-            }
+            },
+            "bind with what other admission adds": {
+                "metadata": {
+                    "name": "waiting",
+                    "annotations": {ADDED: "1"},
+                    "labels": {ADDED: "1", "topology.kubernetes.io/zone": "z", "topology.kubernetes.io/region": "r"},
+                },
+                "target": {"kind": "Node", "name": "{mine}"},
+            },
         },
         is_allowed=True,
     ),
@@ -368,8 +386,20 @@ OPERATOR: Final = [
 
 def device_slice(node: str, *, pool: str = "", driver: str = "gpu.berth.dev", **more: object) -> Manifest:
     pools = {"name": pool or node, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": driver, "nodeName": node, "pool": pools, "devices": [{"name": "gpu-0"}]}
+    devices = [{"name": "gpu-0", "attributes": {"type": {"string": "gpu"}}}]
+    spec = {"driver": driver, "nodeName": node, "pool": pools, "devices": devices}
     return {"metadata": {"generateName": "slice-", **more}, "spec": spec}
+
+
+def untyped_slice(attributes: Mapping[str, object]) -> Manifest:
+    """Return a slice of this node whose second device has other attributes than `type`, or another `type`."""
+    made = device_slice("{mine}")
+    spec = {**made["spec"], "devices": [*made["spec"]["devices"], {"name": "gpu-1", "attributes": attributes}]}
+    return {**made, "spec": spec}
+
+
+def mig_slice() -> Manifest:
+    return untyped_slice({"type": {"string": "mig"}, "profile": {"string": "1g.10gb"}})
 
 
 def gpu_pod(pod: str, node: str, *, uid: str = "u", **more: object) -> Manifest:
@@ -427,6 +457,13 @@ def event(**changes: object) -> Manifest:
     }
 
 
+def node_event(**changes: object) -> Manifest:
+    """Return an Event about a Node, by default the agent's own."""
+    about = {"apiVersion": "v1", "kind": "Node", "name": "{mine}", "uid": "{mine}", **changes}
+    return event(metadata={"generateName": "node.", "namespace": "default"}, involvedObject=about)
+
+
+KUBELET: Final = {"component": "kubelet", "host": "{mine}"}
 POD_OWNER: Final = {"apiVersion": "v1", "kind": "Pod", "name": "bound", "uid": "another"}
 STUCK: Final[Manifest] = {"finalizers": ["example.com/stuck"]}
 
@@ -538,11 +575,23 @@ AGENT: Final = [
         EVENTS,
         {
             "report in the name of another node": event(source={"component": "berth-agent", "host": "{other}"}),
-            "report in the name of kubelet": event(source={"component": "kubelet", "host": "{mine}"}),
+            "report in the name of kubelet": event(source=KUBELET),
             "report about a Node": event(involvedObject={"kind": "Node", "name": "{other}", "namespace": "{ns}"}),
         },
     ),
+    *creates(
+        "agent",
+        NODE_EVENTS,
+        {
+            "report about another Node": node_event(name="{other}"),
+            "report about its own Device": node_event(kind="Device"),
+            "report about a Node of another group": node_event(apiVersion="example.com/v1"),
+            "report about a Lease": node_event(kind="Lease", apiVersion="coordination.k8s.io/v1"),
+            "report about its Node in the name of kubelet": node_event() | {"source": KUBELET},
+        },
+    ),
     *creates("agent", EVENTS, {"report about a pod": event()}, is_allowed=True),
+    *creates("agent", NODE_EVENTS, {"report about its own Node": node_event()}, is_allowed=True),
     *patches("agent", f"{PODS}/bound", {"annotate pods": metadata(annotations={"example.com/other": "1"})}),
     *patches("agent", f"{PODS}/bound/status", {"write the status of pods": {"status": {"phase": "Failed"}}}),
     *others("agent", {"delete a pod": ("DELETE", f"{PODS}/bound"), "evict": ("POST", f"{PODS}/bound/eviction")}),
@@ -563,6 +612,25 @@ AGENT: Final = [
             "give its slice to a pod": device_slice("{mine}", ownerReferences=[POD_OWNER]),
         },
     ),
+    *creates(
+        "agent",
+        WRITTEN_SLICES,
+        {
+            "stop kube-scheduler by a device without a type": untyped_slice({}),
+            "stop kube-scheduler by a type that is no string": untyped_slice({"type": {"int": 1}}),
+            "stop kube-scheduler by one of two types": untyped_slice(
+                {"type": {"version": "1.0.0"}, "gpu.berth.dev/type": {"string": "gpu"}}
+            ),
+            "stop kube-scheduler by a second type": untyped_slice(
+                {"type": {"string": "gpu"}, "gpu.berth.dev/type": {"version": "1.0.0"}}
+            ),
+            "stop kube-scheduler by a profile": untyped_slice(
+                {"type": {"string": "mig"}, "profile": {"version": "1.0.0"}}
+            ),
+        },
+    ),
+    *creates("agent", SLICES, {"test what the API server keeps": untyped_slice({})}, is_allowed=True),
+    *creates("agent", SLICES, {"list a MIG instance": mig_slice()}, is_allowed=True),
 ]
 
 STRAY: Final = [
@@ -570,6 +638,7 @@ STRAY: Final = [
     *patches("stray agent", f"{DEVICES}/{{mine}}", {"change a Device": {"spec": {"driverVersion": "2"}}}),
     *creates("stray agent", GPU_PODS, {"report a pod": gpu_pod("new", "{mine}")}),
     *creates("stray agent", EVENTS, {"report about a pod": event()}),
+    *creates("stray agent", NODE_EVENTS, {"report about a Node": node_event()}),
     *creates("stray agent", SLICES, {"list cards for claims": device_slice("{mine}")}),
 ]
 """A token of the agent's account that is bound to no pod names no node."""
@@ -702,12 +771,35 @@ def servers() -> Iterator[Attempt]:
         yield from patches(who, f"{SECRETS}/another", {"change another Secret": {"stringData": {"key": "v"}}})
 
 
-ATTEMPTS: Final = [*OPERATOR, *AGENT, *STRAY, *servers(), *certificates(), *called()]
+def added() -> Iterator[Attempt]:
+    """Yield writes of keys that an administrator listed because other admission adds them."""
+    rows: tuple[tuple[Account, str, str], ...] = (
+        ("operator", f"{PODS}/bound", "labels"),
+        ("operator", f"{PODS}/bound/status", "labels"),
+        ("operator", f"{NODES}/{{mine}}", "annotations"),
+        ("operator", f"{NODES}/{{mine}}/status", "annotations"),
+        ("operator", f"{CLAIMS}/claim", "labels"),
+        ("operator", f"{VOLUMES}/free-{{ns}}", "labels"),
+        ("agent", f"{NODES}/{{mine}}", "labels"),
+        ("agent", f"{NODES}/{{mine}}", "annotations"),
+        *((account, f"{API_SERVICES}/{name}", "labels") for account, name in SERVED.items()),
+    )
+    for account, path, field in rows:
+        where = f"to the {field} of {path.rpartition('v1/')[2]}"
+        protected = {f"add {key} {where}": metadata(**{field: {key: "1"}}) for key in PROTECTED}
+        yield from patches(account, path, protected)
+        yield from patches(account, path, {f"add a key {where}": metadata(**{field: {ADDED: "1"}})}, is_allowed=True)
+    for account in ("operator", "agent"):
+        removed = {"remove what other admission added": metadata(annotations={ADDED: None})}
+        yield from patches(account, f"{NODES}/{{mine}}", removed)
+
+
+ATTEMPTS: Final = [*OPERATOR, *AGENT, *STRAY, *servers(), *certificates(), *called(), *added()]
 
 
 @pytest.fixture(scope="module")
 def nodes(arena: Arena) -> list[str]:
-    return arena.nodes(2, taints=list(TAINTS))
+    return arena.nodes(2, taints=list(TAINTS), annotations={ADDED: "0"})
 
 
 @pytest.fixture(scope="module")

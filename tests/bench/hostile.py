@@ -249,6 +249,7 @@ async def _ask(stage: Stage, blocks: Blocks, live: deque[tuple[str, str]]) -> No
         managed=lambda: managed,
         ranking=lambda _uid: None,
         reservation=lambda _uid: "",
+        refusal=lambda _uid: "",
         term=lambda: 1,
     )
     for number in itertools.count():

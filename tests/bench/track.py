@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from devcluster import Arena, Cluster, waiting
-from devcluster.additions import fleet, installation
+from devcluster.additions import agents, fleet
 from devcluster.control_plane import nodes
 from devcluster.processes import state
 from tests.bench import figures
@@ -116,13 +116,14 @@ Opener = Callable[[int], contextlib.AbstractContextManager[Track]]
 def _make_nodes(cluster: Cluster, folder: Path, count: int) -> None:
     """Create nodes, and let one agent publish the cards of all of them."""
     cluster.install_crds(fleet.CRDS)
-    installation.create_namespaces(cluster)
     pattern = f"node-[0-{count - 1}]"
     figures.say(f"making {count} nodes")
-    cluster.create_nodes(nodes.expand(pattern), capacity={"nvidia.com/gpu": str(GPUS)}, deadline=READY_SECONDS)
+    names = nodes.expand(pattern)
+    cluster.create_nodes(names, capacity={"nvidia.com/gpu": str(GPUS)}, deadline=READY_SECONDS)
     file = folder / "fleet.yaml"
     file.write_text(fleet.document(pattern=pattern, gpus=GPUS, profile=PROFILE))
-    cluster.run("berth-agent", [sys.executable, "-m", "berth_agent", *_agent(file, count)])
+    options = [*_agent(file, count), *agents.options(cluster, names)]
+    cluster.run("berth-agent", [sys.executable, "-m", "berth_agent", *options])
     devices = cluster.api.resource("devices").path()
     waiting.until(
         lambda: _count(cluster, devices) >= count,
@@ -141,7 +142,7 @@ def _count(cluster: Cluster, path: str) -> int:
 def _agent(file: Path, count: int) -> list[str]:
     interval = max(10, count // RENEWALS)
     lease = [f"--renew-interval={interval}", f"--lease-duration={4 * interval}"]
-    return ["--inventory", "simulated", f"--fleet={file}", *lease]
+    return [f"--fleet={file}", *lease]
 
 
 def _stop_default_scheduler(cluster: Cluster) -> None:

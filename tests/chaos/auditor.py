@@ -86,6 +86,7 @@ class Pod:
     disrupted: str = ""
     """The reason of its condition DisruptionTarget."""
     bound_at: float = 0.0
+    succeeded: bool = False
 
 
 @dataclass(slots=True)
@@ -94,6 +95,8 @@ class Gang:
 
     size: int
     members: set[str] = field(default_factory=set)
+    succeeded: set[str] = field(default_factory=set)
+    """UIDs of members that are gone, and need no replacement."""
     left: dict[str, float] = field(default_factory=dict)
     """UID of a member that is gone -> when it went: a Binding that was under way then may still arrive."""
     bound: set[str] = field(default_factory=set)
@@ -187,6 +190,7 @@ class Auditor:
         yield from self._bind(known, raw)
         if has_ended(raw):
             self._release(known)
+            known.succeeded = raw["status"]["phase"] == "Succeeded"
 
     def _add(self, key: str, raw: Object) -> Pod:
         annotations = raw["metadata"].get("annotations") or {}
@@ -220,8 +224,10 @@ class Auditor:
             gang.members.discard(pod.uid)
             gang.left[pod.uid] = self._now
             gang.bound.discard(pod.uid)
+            if pod.succeeded:
+                gang.succeeded.add(pod.uid)
             self._count(gang)
-            if not gang.members:
+            if not gang.members and not gang.succeeded:
                 del self._gangs[pod.gang]
 
     def _stops_waiting(self, pod: Pod) -> None:
@@ -295,7 +301,7 @@ class Auditor:
     def _member_bound(self, pod: Pod) -> Iterator[Finding]:
         gang = self._gangs[pod.gang]
         just_left = sum(self._now - at <= self._limits.pause for at in gang.left.values())
-        if not gang.formed and len(gang.members) + just_left < gang.size:
+        if not gang.formed and len(gang.members | gang.succeeded) + just_left < gang.size:
             text = f"{pod.key} was bound while {len(gang.members)} of {gang.size} members existed"
             yield self._finding(FindingKind.GANG_STARTED_EARLY, pod.gang, text)
         gang.bound.add(pod.uid)

@@ -1,7 +1,7 @@
 """Builds that are broken on purpose, and whether the audits find the faults: `python -m tests.chaos.broken`.
 
 Each build is a copy of the tree with one edit, except one: it is Berth's own build, and its audit lacks a record. The
-last line is `{"caught": {build: findings}}`. The exit status is 1 if a build is not caught.
+last line is `{"caught": {build: findings and problems}}`. The exit status is 1 if a build is not caught.
 """
 
 import os
@@ -35,8 +35,8 @@ class Edit:
     before: str
     after: str
     kinds: Sequence[str]
-    shows_as: frozenset[FindingKind]
-    """One of these has to be found."""
+    shows_as: frozenset[str]
+    """One of these has to be the kind of a finding, or part of a problem."""
     events: int = 0
     """Events of a month in which that shows; 0 for chaos."""
 
@@ -72,6 +72,14 @@ EDITS: Final[Mapping[str, Edit]] = {
         kinds=("urgent_pod",),
         shows_as=frozenset({FindingKind.EVICTED_AGAIN}),
         events=12,
+    ),
+    "places given away count as lost": Edit(
+        file=Path("operator/berth_operator/binding/evictions/progress.py"),
+        before="        self._displaced.append(attempt)",
+        after='        self._lose(attempt, "a pod of higher priority took it")',
+        kinds=("place_given_away",),
+        shows_as=frozenset({"a place that Berth gave away counts as lost"}),
+        events=4,
     ),
     "formed gangs forgotten": Edit(
         file=Path("operator/berth_operator/core/queue/gang_tracker.py"),
@@ -153,7 +161,8 @@ def _followed(revisions: Sequence[Revision]) -> Revision:
 def is_caught(name: str, outcome: Outcome) -> bool:
     """Return whether the audit has found what a build does wrong."""
     shows_as = {FindingKind.REVISION_MISSING} if name == WITHHELD else EDITS[name].shows_as
-    return any(finding.kind in shows_as for finding in outcome.findings)
+    found = [*(finding.kind for finding in outcome.findings), *outcome.problems]
+    return any(each in text for each in shows_as for text in found)
 
 
 def main() -> None:
@@ -162,9 +171,10 @@ def main() -> None:
     outcomes = {name: attempt(name, seed=output.number("SEED", 1)) for name in chosen}
     for name, outcome in outcomes.items():
         output.say(f"{name}: {dict(Counter(str(finding.kind) for finding in outcome.findings))}")
-        for finding in outcome.conflicts[:3]:
-            output.say(f"    {finding}")
-    output.result({"caught": {name: len(outcome.conflicts) for name, outcome in outcomes.items()}})
+        for found in (*outcome.conflicts[:3], *outcome.problems[:3]):
+            output.say(f"    {found}")
+    caught = {name: len(outcome.conflicts) + len(outcome.problems) for name, outcome in outcomes.items()}
+    output.result({"caught": caught})
     sys.exit(not all(is_caught(name, outcome) for name, outcome in outcomes.items()))
 
 

@@ -24,7 +24,7 @@ from tests.chaos.history import DEVICES_AND_CLAIMS, STORES_JSON, Recorder, withi
 from tests.chaos.live import Live
 from tests.chaos.machines import CARDS, HEARTBEAT, OFFERED, Machine
 from tests.chaos.replicas import Replica, Replicas
-from tests.chaos.site import ACCOUNT, replica
+from tests.chaos.site import replica
 from tests.integration.operator.test_pool_taints import ARGUMENTS, COMPONENT, RULES
 from tests.integration.operator.world import World
 from tests.proxy import FaultProxy
@@ -35,6 +35,7 @@ BY_NAME: Final = {"audit.example.com/by-name": "yes"}
 """Label of the nodes to which pods by name go."""
 CONTENDED: Final = {"audit.example.com/contended": "yes"}
 """Label of the node whose pool kube-scheduler uses as well, at times."""
+ACCOUNT: Final = "operator"
 FLAGS: Final[Mapping[str, object]] = {
     "lease_duration": 7,
     "renew_deadline": 5,

@@ -3,6 +3,7 @@
 This is a part of the audit in `tests.chaos.life_auditor`, which has the rules.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -141,8 +142,14 @@ class HarmAuditor:
                 )
 
     def _too_many_sets(self, preemptor: str, evictions: Sequence[Eviction]) -> Iterator[Finding]:
-        """Yield the first set of victims for a preemptor and a node that came too soon after two lost ones."""
+        """Yield the first set of victims for a preemptor and a node that came too soon after two lost ones.
+
+        Each pod of Berth's with a higher priority that came there meanwhile, or that the node was nominated for,
+        explains one set, which does not count. One more may be lost for each other pod of the preemptor that waits at
+        the same time.
+        """
         binds = [pod.bound_at for pod in self._state.ever.values() if pod.controller == preemptor and pod.node]
+        displacers = self._displacers(preemptor, evictions[0].node)
         lost, began, ends = 0, evictions[0].at, evictions[0].at
         for each in evictions:
             is_same = each.victim.bound_at <= began and each.at - ends <= SAME_SET
@@ -150,12 +157,39 @@ class HarmAuditor:
                 ends = max(ends, each.victim.gone_at or each.at)
                 continue
             # It had taken a place that was freed: that set of victims was lost, unless the preemptor was bound.
-            lost = 0 if any(began <= at <= each.at for at in binds) else lost + 1
-            if lost >= LOST_SETS and each.at - ends < self._pause:
+            displacer = next((at for at in displacers if began <= at <= each.at), None)
+            if any(began <= at <= each.at for at in binds):
+                lost = 0
+            elif displacer is None:
+                lost += 1
+            else:
+                displacers.remove(displacer)
+            others = self._waiting_at(preemptor, each.at) - {each.about}
+            if lost >= LOST_SETS + len(others) and each.at - ends < self._pause:
                 text = f"{lost} sets of victims on {each.node} were lost, the next began {each.at - ends:.1f} s later"
                 yield Finding(kind=FindingKind.EVICTED_AGAIN, revision=0, about=each.about, text=text)
                 return
             began, ends = each.at, each.victim.gone_at or each.at
+
+    def _waiting_at(self, preemptor: str, at: float) -> set[str]:
+        """Return the keys of a preemptor's pods that had no node at a moment."""
+        pods = (pod for pod in self._state.ever.values() if pod.controller == preemptor and pod.created <= at)
+        return {pod.key for pod in pods if at < (pod.bound_at if pod.node else pod.gone_at or math.inf)}
+
+    def _displacers(self, preemptor: str, node: str) -> list[float]:
+        """Return when the node was nominated for pods of Berth's with a higher priority than the preemptor's.
+
+        For a pod that came there without a nomination, it is when the pod was bound. Another node may have been chosen
+        later for the others.
+        """
+        pods = self._state.ever.values()
+        priority = max((pod.priority for pod in pods if pod.controller == preemptor), default=0)
+        came = []
+        for pod in pods:
+            if pod.is_ours and pod.priority > priority:
+                nominated = [at for name, at in pod.nominations if name == node]
+                came += nominated or ([pod.bound_at] if pod.node == node else [])
+        return sorted(came)
 
 
 def _preemptor(note: str) -> tuple[str, str]:

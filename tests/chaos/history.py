@@ -159,6 +159,10 @@ class Recorder:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop recording."""
         self._closed = True
         if self._socket is not None:
             with contextlib.suppress(OSError):

@@ -41,6 +41,8 @@ class Pod:
     message: str = ""
     nominated: str = ""
     nominated_at: float = 0.0
+    nominations: list[tuple[str, float]] = field(default_factory=list)
+    """All nodes that were nominated, each with when."""
     reserved: str = ""
     """The node that is reserved for it."""
     reserved_at: float = 0.0
@@ -229,6 +231,7 @@ class ClusterState:
         self._condition(pod, status)
         if (nominated := status.get("nominatedNodeName") or "") != pod.nominated:
             pod.nominated, pod.nominated_at = nominated, self.now
+            pod.nominations.append((nominated, self.now))
         if before != (pod.node, pod.is_leaving, pod.has_ended):
             self.changed_at = self.now
             if (gang := self.gangs.get(pod.gang)) is not None:

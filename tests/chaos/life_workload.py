@@ -31,6 +31,10 @@ LONGEST_REST: Final = 90.0
 DRAIN: Final = 120.0
 LOW: Final = "berth-chaos-low"
 LOW_PRIORITY: Final = -1
+MIDDLE: Final = "berth-chaos-middle"
+MIDDLE_PRIORITY: Final = 500
+HIGHEST: Final = "berth-chaos-highest"
+HIGHEST_PRIORITY: Final = 2000
 CONTENDED: Final = {f"{MONTH}/contended": "yes"}
 """Label of the node that kube-scheduler fills up with pods of a low priority."""
 FOR_LARGE: Final = {f"{MONTH}/large": "yes"}
@@ -67,11 +71,13 @@ class LifeWorkload(Workload):
 
     def __enter__(self) -> Self:
         """Create the Deployments, the quota and the budget."""
-        priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": LOW}}
+        priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
         first, last = self._nodes()
         self._arena.apply(
             [
-                {**priority, "value": LOW_PRIORITY},
+                {**priority, "metadata": {"name": LOW}, "value": LOW_PRIORITY},
+                {**priority, "metadata": {"name": MIDDLE}, "value": MIDDLE_PRIORITY},
+                {**priority, "metadata": {"name": HIGHEST}, "value": HIGHEST_PRIORITY},
                 self._quota_of(LOOSE),
                 self._budget(1),
                 self._deployment(WEB, WEB_PODS, TWO),
@@ -253,7 +259,7 @@ class LifeWorkload(Workload):
     def _leave_as_gangs(self) -> None:
         gangs: dict[str, list[LivePod]] = defaultdict(list)
         for pod in self._live.pods.values():
-            if pod.gang:
+            if pod.gang.startswith(PREFIX):
                 gangs[pod.gang].append(pod)
         now = time.monotonic()
         for name, members in gangs.items():

@@ -70,7 +70,9 @@ class Machine:
         self.fixture.write()
 
     def _started(self) -> Process:
-        return self._world.processes.node_agent(self.node, self.fixture, resync_interval=1.0, **HEARTBEAT)
+        programs = self._world.processes
+        kubeconfig = programs.agents.kubeconfig_on(self.node)
+        return programs.node_agent(self.node, self.fixture, kubeconfig=kubeconfig, resync_interval=1.0, **HEARTBEAT)
 
 
 class Machines:

@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from devcluster import Arena
+from devcluster.control_plane.api import Manifest
+from tests import surroundings
+from tests.attacks.accounts import OPERATOR
 from tests.bench import figures as output
 from tests.chaos import auditor, faults, history, requests, run
 from tests.chaos.auditor import Limits
@@ -25,9 +28,10 @@ from tests.chaos.history import NODES
 from tests.chaos.life_auditor import LifeAuditor, LifeLimits, Misuse
 from tests.chaos.life_workload import LifeWorkload
 from tests.chaos.machines import Park
+from tests.chaos.restore import restored
 from tests.chaos.run import Plan
 from tests.chaos.schedule import Strike, schedule
-from tests.chaos.site import ACCOUNT, HISTORY, MISUSES, Audit, Scene
+from tests.chaos.site import HISTORY, MISUSES, Audit, Scene
 
 STARTUP: Final = 120
 """Seconds for which a node counts as starting."""
@@ -47,7 +51,7 @@ def flags(arena: Arena, folder: Path) -> Mapping[str, object]:
     }
     head = {"apiVersion": "config.berth.dev/v1alpha1", "kind": "BerthSchedulerConfiguration"}
     file.write_text(json.dumps({**head, "profiles": [profile]}))
-    account = f"system:serviceaccount:{arena.namespace}:{ACCOUNT}"
+    account = f"system:serviceaccount:{arena.namespace}:{OPERATOR}"
     (folder / requests.RUN).write_text(json.dumps({"scheduler": arena.scheduler_name, "account": account}))
     return {"config": file, "scheduler_names": None, "node_startup_timeout": STARTUP}
 
@@ -71,14 +75,25 @@ def _misuses(file: Path) -> list[Misuse]:
     return [Misuse(**json.loads(line)) for line in lines]
 
 
+def surround(arena: Arena) -> list[Manifest]:
+    """Return what others have in the cluster: a policy that changes Berth's writes, limits of requests and of pods."""
+    return [
+        *surroundings.mutating_policy(arena),
+        *surroundings.priority_level(arena),
+        *surroundings.namespace_rules(arena),
+    ]
+
+
 MONTH: Final = Scene(
     park=Park(simulated=4, with_nvml=2, capacity=CAPACITY),
     workload=LifeWorkload,
     sources=NODES,
     flags=flags,
+    surroundings=surround,
     arguments=requests.arguments,
     addition=Autoscaler,
     limits=limits,
+    epilogue=restored,
     audit=audit,
 )
 

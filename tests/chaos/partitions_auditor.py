@@ -51,6 +51,8 @@ class Findings:
     """Cards whose shares are more than the card."""
     stuck: list[str] = field(default_factory=list)
     """Calls that did not succeed in time, and programs that ended by themselves."""
+    untrue: list[str] = field(default_factory=list)
+    """What a Device said that was not true, and CDI files that were lost, although nothing had happened for a while."""
 
 
 class Auditor:

@@ -1,7 +1,8 @@
 """Prepare and release claims for MIG instances, whole cards and shares, while the programs are killed.
 
 CLAIMS, SEED, WORKERS (claims at a time) and KILLS (probability of a kill before or in a call, in percent) are
-environment variables of `python -m tests.chaos.partitions_storm`, and the last line is JSON.
+environment variables of `python -m tests.chaos.partitions_storm`, and the last line is JSON. Other faults are half as
+probable as kills.
 
 A client takes kubelet's place and keeps its order: Prepare before containers start, again until it succeeds, and
 Unprepare after the last pod has ended. Claims and pods are real objects. A small allocator chooses devices from the
@@ -19,7 +20,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -31,11 +32,13 @@ from berth_agent.kubelet_api import dra_pb2 as messages
 from berth_agent.kubelet_api.registration_pb2 import InfoRequest, RegistrationStatus
 from berth_agent.kubelet_api.registration_pb2_grpc import RegistrationStub
 from berth_api.names import CARDS_KEY, DRA_DRIVER, PARTITIONS_KEY
-from devcluster import Arena
+from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError
 from tests import forking
 from tests.bench import figures
 from tests.bench.agent import opened
+from tests.chaos import device_auditor
+from tests.chaos.node_faults import NodeFaults
 from tests.chaos.partitions_auditor import CORES, Auditor, Part
 from tests.kubelet import Kubelet
 from tests.nvml import mig_profiles
@@ -53,7 +56,7 @@ MESSAGES: Final[Mapping[str, tuple[Any, Any]]] = {
 """Request and answer by call."""
 KUBELETS_NEXT_TRY: Final = 90.0
 STUCK: Final = KUBELETS_NEXT_TRY + 30.0
-"""Seconds after the first call, or after the last kill, by which a call must succeed."""
+"""Seconds after the first call, or after the last fault, by which a call must succeed."""
 RETRY: Final = 1.0
 """Seconds until the client tries again, which is sooner than kubelet."""
 CALL_SECONDS: Final = 45.0
@@ -66,6 +69,8 @@ LEFT_SECONDS: Final = 70.0
 """Seconds in which what no claim has must go: the driver looks for it every 30 s."""
 ROUND: Final = 100
 """Claims after which all end, and nothing may be left."""
+DOWN_SECONDS: Final = 2.0
+"""Longest time until a program that was killed is started again."""
 LOGS: Final = 10
 """Logs that are kept of the last processes of each program."""
 CRASHES: Final = 12
@@ -85,6 +90,8 @@ class Program:
     environment: Mapping[str, str]
     process: Process | None = None
     starts: int = 0
+    start_at: float = 0.0
+    """By the clock of the event loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,16 +113,21 @@ class Node:
         self.arena, self.name, self.machine = arena, name, machine
         self.folder = machine.folder
         self.random = draws
+        self._node_faults = NodeFaults(arena, name, machine, cdi=self.folder / "cdi", draws=draws)
         self.kubelet: Kubelet | None = None
         self.resources = PodResourcesServer(self.folder / "resources.sock")
         self.kills = 0
-        self.killed_at = 0.0
-        """Time of the last end of a program, by the clock of the event loop."""
+        self.faults = Counter[str]()
+        """What else happened."""
+        self.disturbed_at = 0.0
+        """When a program was killed, or another fault began or ended, last; by the clock of the event loop."""
+        self._one_fault = asyncio.Lock()
         self._channel: aio.Channel | None = None
         self.taken: Counter[tuple[str, str]] = Counter()
         """What claims take, by counter set and counter."""
         self.prepared: dict[str, list[Part]] = {}
-        self.choices: dict[str, list[Choice]] = {}
+        self._uids = set[str]()
+        """UIDs of the claims that are prepared."""
         labels = {CARDS_KEY: mode}
         boot = self.folder / "proc/sys/kernel/random/boot_id"
         boot.parent.mkdir(parents=True)
@@ -130,6 +142,8 @@ class Node:
             "proc-root": self.folder / "proc",
             "checkpoint": self.folder / "state/checkpoint.json",
             "cdi-folder": self.folder / "cdi",
+            # How soon labels are noticed.
+            "resync-interval": 1.0,
         }
         environment = {"BERTH_NVML_STATE": str(machine.state), "PYTHONUNBUFFERED": "1"}
         self.programs = []
@@ -148,6 +162,8 @@ class Node:
         arena.merge("nodes", name, {"metadata": {"labels": labels}})
         records = {self.folder / "state/claims.json": "claims", self.folder / "record/partitions.json": "partitions"}
         self.auditor = Auditor(machine, cdi=self.folder / "cdi", records=records)
+        has_foreign = [bool(machine.gpu_instances(index)) for index in range(len(machine.gpus))]
+        self._on_demand = {gpu.uuid for gpu, foreign in zip(machine.gpus, has_foreign, strict=True) if not foreign}
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -173,13 +189,14 @@ class Node:
             for program in self.programs:
                 if program.process and (code := program.process.exit_code) is not None:
                     self.kills += 1
-                    self.killed_at = clock()
+                    self.disturbed_at = clock()
                     if code != -signal.SIGKILL:
                         text = f"{program.kind} ended with {code}: {program.process.tail()}"
                         self.auditor.findings.stuck.append(text)
-                        await asyncio.sleep(RETRY)
                     program.process = None
-                if not program.process:
+                    # After a kill of both, they start in any order.
+                    program.start_at = clock() + self.random.choice([0.0, self.random.uniform(0, DOWN_SECONDS)])
+                if not program.process and clock() >= program.start_at:
                     extra = {}
                     if program.kind == "partitions" and program.starts and self.random.random() < 0.5:
                         # Killed when this call begins, or when it has had its effect.
@@ -196,9 +213,57 @@ class Node:
 
     def kill_one(self) -> None:
         """Kill one of the programs, if it runs."""
-        process = self.random.choice(self.programs).process
-        if process and process.exit_code is None:
-            os.kill(process.pid, signal.SIGKILL)
+        _kill(self.random.choice(self.programs))
+
+    async def disturb(self) -> None:
+        """Inject a fault other than one kill, one at a time; it lasts for seconds."""
+        clock = asyncio.get_running_loop().time
+        kinds = {**self._node_faults.kinds, "all killed": self._kill_all}
+        async with self._one_fault:
+            kind = self.random.choice(sorted(kinds))
+            self.faults[kind] += 1
+            self.disturbed_at = clock()
+            await asyncio.to_thread(kinds[kind])
+            self.disturbed_at = clock()
+
+    def _kill_all(self) -> None:
+        for program in self.programs:
+            _kill(program)
+
+    @contextlib.contextmanager
+    def in_use(self, claim: messages.Claim, choice: Choice, pods: Sequence[str]) -> Iterator[None]:
+        """Have pods use a claim that is prepared."""
+        key = (claim.name, DRA_DRIVER, self.name, choice.device)
+        names = [(claim.namespace, pod, "main") for pod in pods]
+        self.prepared[claim.name] = [choice.part]
+        self._uids.add(claim.uid)
+        self.resources.claimed = {**self.resources.claimed, **{one: [key] for one in names}}
+        yield
+        self.resources.claimed = {one: keys for one, keys in self.resources.claimed.items() if one not in names}
+        self._uids.remove(claim.uid)
+        del self.prepared[claim.name]
+
+    def be_quiet(self, when: str) -> None:
+        """Compare the Device and the CDI files with what is true, after a card has failed that no claim has, too."""
+        self._compare(when)
+        used = {part.card for parts in self.prepared.values() for part in parts}
+        gpu = self.random.choice([gpu for gpu in self.machine.gpus if gpu.uuid not in used])
+        for has_failed in (True, False):
+            self._node_faults.set(gpu, has_failed=has_failed)
+            self._compare(f"{when}, {gpu.uuid} {'failed' if has_failed else 'recovered'}")
+        self._node_faults.remove_cdi_files()
+        self._compare(f"{when}, CDI files were removed")
+
+    def _compare(self, when: str) -> None:
+        self.auditor.findings.untrue += [f"{when}: {self.name}: {lie}" for lie in device_auditor.lasting(self._lies)]
+
+    def _lies(self) -> list[str]:
+        listed = self.arena.list("devices")
+        device = next((device for device in listed if device["metadata"]["name"] == self.name), {})
+        claimed = [(claim, name) for keys in self.resources.claimed.values() for claim, _, _, name in keys]
+        facts = device_auditor.facts(self.machine, on_demand=self._on_demand, held={}, claimed=claimed)
+        lost = [uid for uid in self._uids if not [*(self.folder / "cdi").glob(f"*{uid}*.json")]]
+        return device_auditor.lies(device, facts) + [f"the CDI file of the claim {uid} is lost" for uid in lost]
 
     async def call(self, method: str, claim: messages.Claim) -> None:
         """Call the driver for one claim.
@@ -286,6 +351,11 @@ class Node:
         )
 
 
+def _kill(program: Program) -> None:
+    if program.process and program.process.exit_code is None:
+        os.kill(program.process.pid, signal.SIGKILL)
+
+
 def _choice(device: Mapping[str, Any]) -> Choice:
     attributes, name = device["attributes"], device["name"]
     counters = {
@@ -324,6 +394,7 @@ class Storm:
         self._left, self._workers = claims, workers
         self._round = 0
         self._kill_share = kill_share
+        self._tasks = asyncio.TaskGroup()
         self.random = draws
         self.claims = self.rivals = self.refused = self.given_up = 0
         self.by_kind: Counter[str] = Counter()
@@ -334,10 +405,11 @@ class Storm:
         while self._left:
             self._round = min(ROUND, self._left)
             self._left -= self._round
-            async with asyncio.TaskGroup() as tasks:
+            async with asyncio.TaskGroup() as self._tasks:
                 for _ in range(self._workers):
-                    tasks.create_task(self._work())
+                    self._tasks.create_task(self._work())
             for node in self.nodes:
+                await self._be_quiet(node)
                 await self._expect_nothing(node)
             counts = {kind: len(texts) for kind, texts in self.findings().items()}
             figures.say(f"{self.claims} claims, {sum(node.kills for node in self.nodes)} kills: {counts}")
@@ -357,18 +429,10 @@ class Storm:
 
     async def _live(self) -> None:
         """Allocate a claim, prepare it, use it, and release it."""
-        choice, rival, node = None, False, self.nodes[0]
-        clock = asyncio.get_running_loop().time
-        end = clock() + PUBLISHED_SECONDS
-        while choice is None:
-            if clock() > end:
-                node.auditor.findings.stuck.append("no slice has a free device")
-                return
-            node = self.random.choices(self.nodes, weights=[4, 1])[0]
-            rival = self.random.random() < 0.04
-            choice = node.choose(rival=rival)
-            if choice is None:
-                await asyncio.sleep(0.1)
+        chosen = await self._choose()
+        if not chosen:
+            return
+        node, choice, rival = chosen
         node.taken.update(choice.counters)
         self.claims += 1
         name = f"claim-{self.claims}"
@@ -377,7 +441,7 @@ class Storm:
         pods = [f"{name}-{number}" for number in range(self.random.choice([1, 1, 2, 3]))]
         claim = await asyncio.to_thread(self._create, node, name, pods, choice)
         gives_up = rival or self.random.random() < 0.04
-        self._kill_soon(node)
+        self._disturb_soon(node)
         if gives_up:
             is_prepared = await self._prepare_once(node, claim, seconds=2.0 if rival else self.random.uniform(0, 0.5))
             self.rivals += rival
@@ -386,22 +450,44 @@ class Storm:
         else:
             is_prepared = await self._until_done(node, "Prepare", claim, is_new=bool(choice.part.slices))
         if is_prepared:
-            node.prepared[name] = [choice.part]
-            node.auditor.look(node.prepared)
-            key = (name, DRA_DRIVER, node.name, choice.device)
-            names = [(self.arena.namespace, pod, "main") for pod in pods]
-            node.resources.claimed = {**node.resources.claimed, **{one: [key] for one in names}}
-            await asyncio.sleep(self.random.uniform(0, 0.4))
-            if self.random.random() < 0.1:
-                # Prepare is repeated, for example after a restart of kubelet.
-                await self._until_done(node, "Prepare", claim)
-            node.auditor.look(node.prepared)
-            del node.prepared[name]
-            node.resources.claimed = {one: keys for one, keys in node.resources.claimed.items() if one not in names}
-        self._kill_soon(node)
+            with node.in_use(claim, choice, pods):
+                node.auditor.look(node.prepared)
+                await asyncio.sleep(self.random.uniform(0, 0.4))
+                if self.random.random() < 0.1:
+                    # Prepare is repeated, for example after a restart of kubelet.
+                    await self._until_done(node, "Prepare", claim)
+                node.auditor.look(node.prepared)
+        self._disturb_soon(node)
         await self._until_done(node, "Unprepare", claim)
         await asyncio.to_thread(self._delete, name, pods)
         node.taken.subtract(choice.counters)
+
+    async def _choose(self) -> tuple[Node, Choice, bool] | None:
+        """Return a node and its device for a claim, and whether another claim has it; None if none is there in time."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + PUBLISHED_SECONDS
+        while clock() < end:
+            node = self.random.choices(self.nodes, weights=[4, 1])[0]
+            rival = self.random.random() < 0.04
+            if choice := node.choose(rival=rival):
+                return node, choice, rival
+            await asyncio.sleep(0.1)
+        self.nodes[0].auditor.findings.stuck.append("no slice has a free device")
+        return None
+
+    async def _be_quiet(self, node: Node) -> None:
+        """Prepare one claim, and compare what is said of the node with what is true."""
+        name = f"quiet-{self.claims}"
+        choice = await asyncio.to_thread(waiting.within, lambda: node.choose(rival=False), seconds=device_auditor.QUIET)
+        if choice is None:
+            node.auditor.findings.stuck.append(f"{name}: no slice of {node.name} has a free device")
+            return
+        claim = await asyncio.to_thread(self._create, node, name, [name], choice)
+        if await self._until_done(node, "Prepare", claim):
+            with node.in_use(claim, choice, [name]):
+                await asyncio.to_thread(node.be_quiet, name)
+        await self._until_done(node, "Unprepare", claim)
+        await asyncio.to_thread(self._delete, name, [name])
 
     def _create(self, node: Node, name: str, pods: Sequence[str], choice: Choice) -> messages.Claim:
         """Create a claim with its pods as a scheduler leaves them before kubelet sees the pods."""
@@ -435,10 +521,12 @@ class Storm:
             self.arena.delete("pods", pod, grace_seconds=0)
         self.arena.delete("resourceclaims", name)
 
-    def _kill_soon(self, node: Node) -> None:
-        """Perhaps kill a program before a call or during it."""
+    def _disturb_soon(self, node: Node) -> None:
+        """Perhaps kill a program before a call or during it, or let something else happen to the node."""
         if self.random.random() < self._kill_share:
             asyncio.get_running_loop().call_later(self.random.uniform(0, 0.3), node.kill_one)
+        if self.random.random() < self._kill_share / 2:
+            self._tasks.create_task(node.disturb())
 
     async def _prepare_once(self, node: Node, claim: messages.Claim, *, seconds: float) -> bool:
         """Return whether Prepare succeeded in a time after which its pods are deleted."""
@@ -453,16 +541,16 @@ class Storm:
         clock = asyncio.get_running_loop().time
         began, tries = clock(), 0
         while True:
-            kills, start, tries = node.kills, time.perf_counter(), tries + 1
+            disturbed_at, start, tries = node.disturbed_at, time.perf_counter(), tries + 1
             try:
                 await node.call(method, claim)
             except UnansweredError as error:
-                if clock() > max(began, node.killed_at) + STUCK:
+                if clock() > max(began, node.disturbed_at) + STUCK:
                     node.auditor.findings.stuck.append(f"{method} of {claim.name}: {error}")
                     return False
                 await asyncio.sleep(RETRY)
             else:
-                if is_new and tries == 1 and node.kills == kills:
+                if is_new and tries == 1 and node.disturbed_at == disturbed_at:
                     self.milliseconds.append(1000 * (time.perf_counter() - start))
                 return True
 
@@ -480,6 +568,7 @@ class Storm:
             "rivals_refused": self.refused,
             "given_up": self.given_up,
             "kills": sum(node.kills for node in self.nodes),
+            "faults": dict(sum((node.faults for node in self.nodes), Counter[str]())),
             **{kind: len(texts) for kind, texts in self.findings().items()},
             "measured": len(self.milliseconds),
             "p50_ms": round(figures.quantile(milliseconds, 0.5)),

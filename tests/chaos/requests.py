@@ -44,4 +44,6 @@ def _uids(log: Path, account: str) -> Iterator[str]:
 
 def _precondition(body: dict[str, Any]) -> str:
     options = body.get("deleteOptions") or body
+    if options.get("dryRun"):
+        return ""
     return str((options.get("preconditions") or {}).get("uid") or "")

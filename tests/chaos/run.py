@@ -90,6 +90,7 @@ def run(plan: Plan, folder: Path) -> Outcome:
                 site.undo()
             site.check()
         calm_from = _settle(site)
+        site.failures += plan.scene.epilogue(site)
     causes = {"ended": frozenset(site.workload.ended), **plan.scene.limits(folder)}
     with_causes = Limits(calm_from=calm_from, **causes)
     return _audited(plan, site, folder, with_causes)

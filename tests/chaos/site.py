@@ -4,16 +4,20 @@ import contextlib
 import functools
 import http.client
 import itertools
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from devcluster import Arena, Cluster, waiting
-from devcluster.additions import fleet, installation
-from devcluster.control_plane.api import ApiError
+from devcluster.additions import agents, fleet
+from devcluster.control_plane.api import ApiError, Manifest
 from tests import fence
+from tests.attacks.accounts import ADDED_KEYS, OPERATOR, Accounts
 from tests.chaos import machines as machines_module
 from tests.chaos import workload as workload_module
 from tests.chaos.clock import Clock
@@ -28,7 +32,6 @@ from tests.chaos.workload import Failed, Workload
 from tests.integration.operator.world import World
 from tests.proxy import FaultProxy
 
-ACCOUNT: Final = "operator"
 PAUSE: Final = 1.0
 """The default pause of a new leader."""
 GANG_TIMEOUT: Final = 20.0
@@ -60,6 +63,14 @@ def _no_arguments(_folder: Path) -> Sequence[str]:
     return ()
 
 
+def _no_surroundings(_arena: Arena) -> Sequence[Manifest]:
+    return ()
+
+
+def _nothing_more(_site: "Site") -> Sequence[str]:
+    return ()
+
+
 def _nothing_known(_folder: Path) -> Mapping[str, Any]:
     return {}
 
@@ -86,12 +97,16 @@ class Scene:
     """What is recorded in addition to pods, LeaderLeases and Events."""
     flags: Callable[[Arena, Path], Mapping[str, object]] = _no_flags
     """Returns flags of the operator, for an arena and the folder of the run."""
+    surroundings: Callable[[Arena], Iterable[Manifest]] = _no_surroundings
+    """Returns what others have in the cluster from the start, in admission and priority levels."""
     arguments: Callable[[Path], Sequence[str]] = _no_arguments
     """Returns arguments of the API server, for the folder of the run."""
     addition: Callable[["Site"], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     """Returns what runs in addition, until the site is closed."""
     limits: Callable[[Path], Mapping[str, Any]] = _nothing_known
     """Returns what the audit of `tests.chaos.auditor` has to know besides, for the folder of the run."""
+    epilogue: Callable[["Site"], Sequence[str]] = _nothing_more
+    """Happens after the last event, when all pods have left; returns what is wrong then. It may end the history."""
     audit: Callable[[Path], Audit] = _not_audited
     """Audits the recorded run by more rules."""
 
@@ -125,11 +140,13 @@ class Site:
     def probe(self, *, node: str = "", share: int = 10, **spec: Any) -> str:
         """Create a pod for which there is room on any node, or on one; return its name."""
         name = f"probe-{next(self._numbers)}"
-        requests = {"kubernetes.io/gpu": str(share)}
+        limits = {"kubernetes.io/gpu": str(share)}
+        # Another scheduler's pods may take all cores of a node, and come back as often as they are evicted.
+        requests = {"cpu": "0", **limits}
         if node:
             spec["nodeSelector"] = {"kubernetes.io/hostname": node}
         annotations = {workload_module.MODEL: PROBE_MODEL}
-        manifest = self.arena.pod(name, requests=requests, limits=requests, annotations=annotations, **spec)
+        manifest = self.arena.pod(name, requests=requests, limits=limits, annotations=annotations, **spec)
         self.insist(lambda: self.arena.create([manifest]))
         return name
 
@@ -206,8 +223,9 @@ def opened(
         arguments = [STORES_JSON, *scene.arguments(folder)]
         cluster = stack.enter_context(Cluster(extra_args={"kube-apiserver": arguments}))
         cluster.install_crds(fleet.CRDS)
-        installation.create_namespaces(cluster)
+        agents.apply_rights(cluster, {"added": json.dumps(ADDED_KEYS)})
         arena = Arena(cluster=cluster, folder=folder)
+        arena.lease_name = OPERATOR  # its role names it
         arena.open()
         cluster.api.post("/apis/scheduling.k8s.io/v1/priorityclasses", workload_module.priority_class())
         control_plane = stack.enter_context(ControlPlane(cluster))
@@ -218,13 +236,17 @@ def opened(
         stack.callback(world.close)
         open_proxy = functools.partial(FaultProxy, server=cluster.server, ca_file=cluster.ca_file, folder=folder)
         agent_proxy = stack.enter_context(open_proxy())
-        machines = Machines(world, agent_proxy.kubeconfig(cluster.token), scene.park)
-        account = arena.service_account(ACCOUNT, "cluster-admin")
+        login = agent_proxy.kubeconfig(token_of(world.processes.agents.kubeconfig))
+        machines = Machines(world, login, scene.park)
+        accounts = Accounts(arena)
+        accounts.open()
+        account = accounts.operator()
+        arena.apply(scene.surroundings(arena))
         arena.apply(
             fence.fence(
                 namespace=arena.namespace,
                 lease=arena.lease_name,
-                service_account=ACCOUNT,
+                service_account=OPERATOR,
                 suffix=arena.id,
                 file=build.tree / FENCE,
             )
@@ -254,6 +276,11 @@ def opened(
 
 def replica(proxy: FaultProxy, number: int, account: Path, folder: Path) -> Replica:
     """Return a replica that reaches the API server through a proxy, as an account of which this is the kubeconfig."""
-    token = next(line.split("token:")[1].strip() for line in account.read_text().splitlines() if "token:" in line)
     clock = Clock(folder / f"clock-{number}")
-    return Replica(number=number, proxy=proxy, clock=clock, kubeconfig=proxy.kubeconfig(token))
+    return Replica(number=number, proxy=proxy, clock=clock, kubeconfig=proxy.kubeconfig(token_of(account)))
+
+
+def token_of(kubeconfig: Path) -> str:
+    """Return the token in a kubeconfig."""
+    token: str = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
+    return token

@@ -113,7 +113,8 @@ class Fleet:
 
     def _agent(self, version: str, file: Path) -> Process:
         with self._of(version, AGENT):
-            return self._named(version, self._world.processes.agent(file))
+            # The version before does not know the flag of the nodes' tokens.
+            return self._named(version, self._world.processes.agent(file, as_administrator=version == OLD))
 
     def _named(self, version: str, process: Process) -> Process:
         self.versions[process.name] = version

@@ -5,8 +5,10 @@ is a row that JSON cannot carry. Differences that upstream's defects explain are
 
 A part of the scenarios has the slices of Berth's own driver (`tests.claims.own`).
 Berth's preference is compared in all of them, too. It finds devices wherever the first fit does. If upstream has no
-other choice, it gives the same devices (`tests.claims.pinned`). On nodes where constraints leave few devices
-(`tests.claims.constrained`), Berth finds devices within its bounds wherever upstream does within its own bounds.
+other choice, it gives the same devices (`tests.claims.pinned`), and no later subrequests than Kubernetes' order. On
+nodes where constraints leave few devices (`tests.claims.constrained`), Berth finds devices within its bounds wherever
+upstream does within its own bounds. What fits on a node together (`tests.claims.together`) is found as one pod and as a
+gang, or the search ended at its bound.
 """
 
 import argparse
@@ -18,11 +20,15 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.claims import constrained, defects, generate, own, pinned, scenario, upstream
+from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.decision.gang import NOT_FINISHED
+from tests.claims import constrained, defects, generate, own, pinned, scenario, together, upstream
 
 OLD: Final = "0.36.3"
 """The version with defects."""
 CHUNK: Final = 500
+PART: Final = 10
+"""What part of the scenarios are gangs, whose whole decision is made."""
 SHOWN: Final = 10
 
 Object = dict[str, Any]
@@ -52,7 +58,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first scenario")
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
-    rows, drawn, of_driver, preferred, of_bounds = Tally(), Tally(), Tally(), Tally(), Tally()
+    rows, drawn, of_driver, preferred, of_bounds, fitting = (Tally() for _ in range(6))
     for version in upstream.VERSIONS:
         upstream.program(version)
         for variant in ("stable", "incubating"):
@@ -66,19 +72,21 @@ def main() -> int:
                 preferred.add(tally)
     for tally in _drawn(of_constrained, upstream.VERSIONS[-1], arguments):
         of_bounds.add(tally)
-    tallies = (rows, drawn, of_driver, preferred, of_bounds)
+    for tally in _drawn(of_together, upstream.VERSIONS[-1], arguments, part=PART):
+        fitting.add(tally)
+    tallies = (rows, drawn, of_driver, preferred, of_bounds, fitting)
     differences = [difference for tally in tallies for difference in tally.differences]
     for difference in differences[:SHOWN]:
         print(difference)
-    of_others = _of_others("own", of_driver) | _of_others("constrained", of_bounds)
+    of_others = _of_others("own", of_driver) | _of_others("constrained", of_bounds) | _of_others("together", fitting)
     print(json.dumps(_summary(rows, drawn, preferred) | of_others))
     return bool(differences)
 
 
 def _drawn(
-    compare: Callable[[str, Sequence[int]], Tally], version: str, arguments: argparse.Namespace
+    compare: Callable[[str, Sequence[int]], Tally], version: str, arguments: argparse.Namespace, *, part: int = 1
 ) -> Iterator[Tally]:
-    seeds = range(arguments.seed, arguments.seed + arguments.random)
+    seeds = range(arguments.seed, arguments.seed + -(-arguments.random // part))
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
     with ProcessPoolExecutor(max_workers=arguments.jobs) as workers:
         yield from workers.map(compare, [version] * len(chunks), chunks)
@@ -184,6 +192,11 @@ def _preferred(version: str, seeds: Mapping[int, Object]) -> Tally:
         tally.compared += 1
         first_fit = scenario.outcome(placed[seed])
         tally.kinds["same as first fit" if first_fit == ours[seed] else "another choice"] += 1
+        if first_fit["results"]:
+            taken = [scenario.subrequests(placed[seed], outcome) for outcome in (ours[seed], first_fit)]
+            tally.kinds["earlier subrequests"] += taken[0] < taken[1]
+            if taken[0] > taken[1]:
+                _note(tally, f"{version} seed {seed}: later subrequests", "", ours[seed], first_fit)
         placements = pinned.placement(ours[seed]), pinned.placement(theirs)
         if not scenario.same(*placements):
             name = defects.name_of(one, *placements, old=version == OLD)
@@ -205,6 +218,38 @@ def of_constrained(version: str, seeds: Sequence[int]) -> Tally:
             tally.kinds[f"{scenario.kind(theirs)}; ours: {scenario.kind(ours)}"] += 1
             if bool(theirs["results"]) != bool(ours["results"]):
                 _note(tally, f"{version} constrained seed {seed}, preferred {preferred}", "", ours, theirs)
+    return tally
+
+
+def of_together(version: str, seeds: Sequence[int]) -> Tally:
+    """Compare what is found of claims that fit, as one pod in both orders and as a gang; upstream must accept it."""
+    tally, found = Tally(), []
+    for seed in seeds:
+        drawn = together.fitting(seed)
+        as_gang = together.Board(drawn.slices, drawn.members).of_gang()
+        tally.compared += 1
+        tally.kinds["gang: ended" if isinstance(as_gang, Failure) else "gang: found"] += 1
+        if isinstance(as_gang, Failure):
+            if not as_gang.message.endswith(NOT_FINISHED):
+                tally.differences.append(f"together seed {seed}, gang: {as_gang.message}")
+        else:
+            found.append((f"seed {seed}, gang", *together.written(drawn, as_gang)))
+        asked = own.asked(drawn.slices, together.claims_of(drawn.members), [])
+        for preferred in (False, True):
+            ours = scenario.outcome(asked, preferred=preferred, bounds=scenario.BOUNDED)
+            tally.compared += 1
+            tally.kinds[f"pod: {scenario.kind(ours)}"] += 1
+            if scenario.kind(ours) == "none":
+                tally.differences.append(f"together seed {seed}, pod, preferred {preferred}: nothing was found")
+            elif ours["results"]:
+                found.append((f"seed {seed}, pod, preferred {preferred}", asked, ours))
+    pins = [pinned.pinned(asked, ours) for _, asked, ours in found]
+    for (name, _, ours), theirs in zip(found, upstream.outcomes(version, pins), strict=True):
+        placements = pinned.placement(ours), pinned.placement(theirs)
+        if theirs.get("late"):
+            tally.left_out["pinned: ended by the bound on upstream's work"] += 1
+        elif not scenario.same(*placements):
+            _note(tally, f"{version} together {name}: not accepted", "", *placements)
     return tally
 
 

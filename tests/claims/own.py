@@ -104,6 +104,8 @@ class Draw:
         self.rng, self.node = rng, node
         self.gives_shares = rng.random() < 0.3
         self.models = [rng.choice([*MODELS]) for _ in range(rng.randint(2, 4))]
+        self.opened_part = 0.8
+        """The part of the cards on which instances can be made."""
 
     def manifests(self) -> list[Object]:
         """Return the slices as the driver creates them."""
@@ -122,7 +124,7 @@ class Draw:
         opened = {
             card.id: found
             for card, model in zip(cards, self.models, strict=True)
-            if not self.gives_shares and self.rng.random() < 0.8 and (found := _opened(card, model))
+            if not self.gives_shares and self.rng.random() < self.opened_part and (found := _opened(card, model))
         }
         writes = slices.plan(
             slices.by_card(cards, with_taints=True, partitioned=opened),

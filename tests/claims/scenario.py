@@ -122,3 +122,14 @@ def kind(outcome: Object) -> str:
     if outcome.get("error"):
         return "error"
     return "none" if outcome["results"] is None else "found"
+
+
+def subrequests(scenario: Object, outcome: Object) -> list[int]:
+    """Return, for each request of each claim with `firstAvailable`, the place of the subrequest that was taken."""
+    places = []
+    for claim, allocation in zip(scenario["claims"], outcome["results"], strict=True):
+        taken = {result["request"] for result in allocation["devices"].get("results", ())}
+        for request in claim["spec"]["devices"]["requests"]:
+            names = [f"{request['name']}/{choice['name']}" for choice in request.get("firstAvailable", ())]
+            places += [place for place, name in enumerate(names) if name in taken][:1]
+    return places

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
-from berth_operator.binding.workloads.admission_checks import ACTIVE_SECONDS, IN_FLIGHT, MAX_PAUSE, PAUSE, CheckWriter
+from berth_operator.binding.workloads.admission_checks import ACTIVE_SECONDS, BACKOFF, IN_FLIGHT, PAUSE, CheckWriter
+from berth_operator.core.values.pod_admission import PriorityClass
 from berth_operator.core.values.quota_workload import CheckAnswer, CheckState
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import workloads
@@ -122,7 +123,8 @@ class World:
 
     def __init__(self) -> None:
         self.cluster = Cluster(grace=1.0, clock=now)
-        self.objects = QuotaObjects(self.cluster, Templates())
+        classes = self.cluster.admission_rules.priority_classes
+        self.objects = QuotaObjects(self.cluster, Templates(priority_classes=classes))
         self.server = Server(self.objects)
         self.term: int | None = 1
         self.objects.put_flavor(flavor())
@@ -293,11 +295,11 @@ async def test_a_write_that_fails_is_sent_again_after_a_pause(world: World, faul
 async def test_a_refused_answer_is_sent_again_after_growing_pauses(world: World) -> None:
     world.server.refuses = {path_of("job")}
     world.answer(CheckState.READY, "m")
-    await asyncio.sleep(4 * MAX_PAUSE)
+    await asyncio.sleep(4 * BACKOFF.longest)
     tries = [at for at, _ in world.server.refused]
     pauses = [round(later - before) for before, later in itertools.pairwise(tries)]
     assert pauses[:3] == [PAUSE, 2 * PAUSE, 4 * PAUSE]
-    assert pauses[-2:] == [MAX_PAUSE, MAX_PAUSE]
+    assert pauses[-2:] == [BACKOFF.longest, BACKOFF.longest]
     # Other answers, and other versions of the Workload, are tried at once, but begin no further series of tries.
     for number in range(3):
         world.answer(CheckState.READY, f"m{number}")
@@ -306,10 +308,10 @@ async def test_a_refused_answer_is_sent_again_after_growing_pauses(world: World)
     await asyncio.sleep(1)
     tried = len(world.server.refused)
     assert tried == len(tries) + 4
-    await asyncio.sleep(2 * MAX_PAUSE)
+    await asyncio.sleep(2 * BACKOFF.longest)
     assert len(world.server.refused) - tried <= 3
     world.server.refuses = set()
-    await asyncio.sleep(MAX_PAUSE)
+    await asyncio.sleep(BACKOFF.longest)
     assert (world.item()["state"], world.item()["message"]) == ("Ready", "m2")
 
 
@@ -456,7 +458,7 @@ async def test_pods_are_read_again_with_another_flavor_or_priority_class_and_not
     assert pods() is first
     world.objects.put_flavor(flavor(labels={"model": "A100"}))
     assert [each.key for each in pods()[0].pods[0].request.node_selector] == ["model"]
-    world.objects.put_priority_class({"metadata": {"name": "c"}, "value": 7, "globalDefault": True})
+    world.cluster.admission_rules.put_priority_class("c", PriorityClass(value=7, is_default=True))
     assert pods()[0].pods[0].priority == 7
 
 

@@ -194,15 +194,29 @@ async def test_a_pod_that_is_gone_while_a_conflict_is_looked_into_frees_its_card
     assert world.users() == 0
 
 
-async def test_a_refused_pod_backs_off_longer_each_time() -> None:
+WEBHOOK = 'admission webhook "no.example.com" denied the request: no'
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (refusal(403, "exceeded quota: q, requested: count/x=1"), [1, 2, 4, 8, 10, 10, 10, 10]),
+        (refusal(409, "modified"), [1, 2, 4, 8, 10, 10, 10, 10]),
+        (refusal(422, WEBHOOK), [1, 2, 4, 8, 16, 32, 60]),
+        (refusal(404, WEBHOOK), [1, 2, 4, 8, 16, 32, 60]),
+    ],
+)
+async def test_a_refused_pod_backs_off_longer_each_time(answer: ApiError, expected: list[float]) -> None:
     world = World()
     world.add_node()
     world.submit(pod("a", {NVIDIA: "1"}))
-    world.api.always["bind a"] = refusal(message="quota")
+    world.api.always["bind a"] = answer
     async with world.running() as api:
-        await asyncio.sleep(60)
+        await asyncio.sleep(sum(expected) + 5)
     pauses = [later - earlier for earlier, later in pairwise(api.bind_times("a"))]
-    assert pauses == pytest.approx([1, 2, 4, 8, 10, 10, 10, 10], abs=0.1)
+    assert pauses == pytest.approx(expected, abs=0.2)
+    assert api.events_of("a", "FailedBinding") == [answer.message]
+    assert api.messages("a") == [answer.message]
 
 
 async def test_a_refusal_is_reported_once_in_the_servers_words() -> None:
@@ -626,6 +640,29 @@ async def test_a_pod_with_unknown_devices_blocks_and_its_end_frees() -> None:
         world.delete("lost")
         await asyncio.sleep(0.5)
     assert api.bound() == {"a": "node"}
+
+
+async def test_a_deleted_pod_that_a_finalizer_keeps_blocks_until_its_agent_finds_its_end() -> None:
+    world = World()
+    world.add_node(cards=4)
+    kept = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/stays"]}
+    lost = pod("lost", {NVIDIA: "1"}, on="node", metadata=kept)
+    world.pods.apply("ADDED", lost)
+    world.api.pods["lost"] = lost
+    world.submit(pod("a", {GPU: "50"}))
+    async with world.running() as api:
+        await asyncio.sleep(KUBELET_SECONDS)
+        world.cluster.unknown_allocations.report()
+        await asyncio.sleep(5)
+        assert api.bound() == {"lost": "node"}
+        (note,) = api.events_of("lost", "AllocationUnknown")
+        assert note.endswith(
+            "until the pod is gone, which finalizer example.com/stays prevents, or until the node's agent finds no "
+            "process of it, and kubelet reports no device for it"
+        )
+        world.cluster.node_cache.put_device(device("node", *map(entry, range(4)), status={"stopped": ["uid-lost"]}))
+        await asyncio.sleep(0.5)
+    assert api.bound() == {"lost": "node", "a": "node"}
 
 
 async def test_after_a_restart_what_pods_hold_is_not_given_again() -> None:

@@ -27,10 +27,9 @@ from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.pod_claims import PodClaims
 from berth_operator.state.cache.cluster import Cluster
-from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import cards, charge, device, entry, grant, inventory, node, pod
 from tests.component.claim_server import LAG, TOOK_PLACE, Server
-from tests.resource_claims import NVIDIA_DRIVER, gpu, resource_slice
+from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, gpu, resource_slice
 
 pytestmark = pytest.mark.looptime
 
@@ -59,7 +58,7 @@ class World:
     def __init__(self) -> None:
         self.cluster = Cluster(grace=1.0, clock=now)
         self.cluster.set_own_pools(OwnPools(drivers=frozenset({NVIDIA_DRIVER})))
-        self.watch = ResourceClaims(self.cluster)
+        self.watch = ClaimsInTurns(self.cluster)
         self.server = Server(lambda raw: self.watch.put_claim(status.with_writers(raw)), self.watch.remove_claim)
         self.term: int | None = 1
         self.binder = ClaimBinder(

@@ -35,7 +35,7 @@ class Echo(asyncio.Protocol):
 class Site:
     """A server, and clients with and without a certificate."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, head_seconds: float = connections.SECONDS) -> None:
         authority = Authority(folder)
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(authority.issue("127.0.0.1"))
@@ -46,13 +46,25 @@ class Site:
         self.known, self.unknown = authority.client(authority.issue("client")), authority.client()
         self.foreign = authority.client(Authority(folder, "another").issue("client"))
         self.refused = self.port = 0
-        self.connections = Connections(tls=tls, limit=LIMIT, serve=Echo, refusal=REFUSAL, count_refused=self._count)
+        self.connections = Connections(
+            tls=tls,
+            limit=LIMIT,
+            serve=Echo,
+            refusal=REFUSAL,
+            count_refused=self._count,
+            head_seconds=head_seconds,
+        )
 
     def _count(self) -> None:
         self.refused += 1
 
     async def open(self, tls: ssl.SSLContext | None) -> Stream:
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=tls)
+
+    async def open_from(self, number: int, *, is_plain: bool = False) -> Stream:
+        """Open a connection without a certificate, or without TLS, from one of the addresses of loopback."""
+        tls = None if is_plain else self.unknown
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=tls, local_addr=(f"127.0.0.{number}", 0))
 
     async def answer(self, tls: ssl.SSLContext) -> bytes:
         """Return what a new connection gets, and close it."""
@@ -115,25 +127,80 @@ def test_clients_without_a_certificate_leave_half_of_the_connections_to_the_othe
     async def check() -> None:
         site = Site(tmp_path)
         async with site.connections.listening("127.0.0.1", 0) as site.port:
-            addresses = [f"127.0.0.{number}" for number in range(2, 2 + connections.SHARE)]
-            streams = [
-                await asyncio.open_connection("127.0.0.1", site.port, ssl=site.unknown, local_addr=(address, 0))
-                for address in addresses
-                for _ in range(OF_ADDRESS)
-            ]
+            streams = [await site.open_from(number) for number in range(2, 2 + LIMIT)]
             await until(lambda: site.refused == LIMIT // 2)
             assert site.connections.served == LIMIT // 2
             assert await site.answer(site.known) == GREETING
-            for _, writer in streams:
-                writer.write(GREETING)
-            answers = [await reader.readexactly(len(GREETING)) for reader, _ in streams]
-            assert answers == [GREETING] * (LIMIT // 2) + [REFUSAL[: len(GREETING)]] * (LIMIT // 2)
             for _, writer in streams:
                 close(writer)
             await until(lambda: site.connections.served == 0)
             assert await site.answer(site.unknown) == GREETING
 
     runner.run(check())
+
+
+def test_a_new_address_gets_the_place_of_the_address_with_the_most(runner: asyncio.Runner, tmp_path: Path) -> None:
+    """Test what an API server without a certificate needs: many pods hold all connections."""
+
+    async def check() -> None:
+        site = Site(tmp_path)
+        async with site.connections.listening("127.0.0.1", 0) as site.port:
+            held = [await site.open_from(number) for number in (2, 3) for _ in range(OF_ADDRESS)]
+            await until(lambda: site.connections.served == LIMIT // 2)
+            assert await site.answer(site.unknown) == GREETING
+            assert site.connections.served <= LIMIT // 2
+            # Only the oldest was closed.
+            assert await closed(held[0])
+            for reader, writer in held[1:]:
+                writer.write(GREETING)
+                assert await reader.readexactly(len(GREETING)) == GREETING
+                close(writer)
+            close(held[0][1])
+            await until(lambda: site.connections.served == 0)
+
+    runner.run(check())
+
+
+def test_a_new_address_gets_the_place_of_a_handshake_that_does_not_begin(
+    runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    async def check() -> None:
+        site = Site(tmp_path)
+        async with site.connections.listening("127.0.0.1", 0) as site.port:
+            held = [await site.open_from(number, is_plain=True) for number in range(2, 6) for _ in range(OF_ADDRESS)]
+            await until(lambda: site.connections.served == LIMIT)
+            assert await site.answer(site.known) == GREETING
+            assert await site.answer(site.unknown) == GREETING
+            for _, writer in held:
+                close(writer)
+            await until(lambda: site.connections.served == 0)
+
+    runner.run(check())
+
+
+def test_a_connection_without_a_whole_head_is_closed_and_one_that_is_answered_is_not(
+    runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    async def check() -> None:
+        site = Site(tmp_path, head_seconds=0.3)
+        async with site.connections.listening("127.0.0.1", 0) as site.port:
+            silent, half = await site.open(site.unknown), await site.open(site.unknown)
+            half[1].write(b"GET / HT")
+            async with asyncio.timeout(30):
+                assert await closed(silent)
+                assert await half[0].read() == b"GET / HT"
+            await until(lambda: site.connections.served == 0)
+            for _, writer in (silent, half):
+                close(writer)
+
+    runner.run(check())
+
+
+async def closed(stream: Stream) -> bool:
+    try:
+        return await stream[0].read() == b""
+    except ConnectionError:
+        return True
 
 
 def test_handshakes_that_fail_or_do_not_begin_are_counted_until_they_end(

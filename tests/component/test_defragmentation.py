@@ -398,6 +398,33 @@ async def test_a_place_that_was_made_and_lost_counts_as_with_preemption() -> Non
     assert (of_node.preemptor, of_node.node, of_node.count, of_node.takers) == ("ns/big", "a", 1, ("other",))
 
 
+@pytest.mark.parametrize(
+    ("requests", "seconds"),
+    [pytest.param(FOUR, 0.2, id="by a nomination"), pytest.param(TWO, 0.7, id="without one")],
+)
+async def test_a_place_that_is_given_to_a_pod_of_higher_priority_does_not_count(requests: Raw, seconds: float) -> None:
+    city = City().cards(a=4, b=4).settle("x", "a", 0).settle("x2", "a", 1).settle("y", "b", 0, annotations=NO)
+    city.submit(big(FOUR))
+    higher = pod("higher", dict(requests), priority=1000, nodeSelector={"host": "a"})
+    is_submitted: list[bool] = []
+
+    def give_away(_name: str) -> None:
+        if not is_submitted:
+            is_submitted.append(True)
+            asyncio.get_running_loop().call_later(seconds, city.submit, higher)
+            asyncio.get_running_loop().call_later(1.5, more_nodes)
+
+    def more_nodes() -> None:
+        city.cards(c=4).settle("z", "c", 0).settle("w", "b", 1, annotations=NO)
+
+    city.api.on_deleted.append(give_away)
+    await city.after(AFTER + 25)
+    assert city.api.bound()["higher"] == "a"
+    assert len(city.notes("big", "MovesDropped")) == 1
+    assert city.api.bound()["big"] == "c", "pods are moved for it again at once"
+    assert city.left().lost_places == []
+
+
 class Contested(City):
     """A city in which a pod of another scheduler takes the place of each pod as soon as it has left."""
 

@@ -1,6 +1,7 @@
 """The device plugin and a kubelet, on real sockets."""
 
 import asyncio
+import json
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -12,10 +13,12 @@ import grpc
 import pytest
 import yaml
 from grpc import aio
+from structlog.testing import capture_logs
 
 from berth_agent.conditions import Finding
 from berth_agent.configuration.options import Options
 from berth_agent.configuration.settings import Settings
+from berth_agent.kubelet.allocations import CHECKPOINT
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
 from berth_agent.kubelet.device_plugin.handler import Service
@@ -23,6 +26,7 @@ from berth_agent.kubelet.device_plugin.manager import CHECK_INTERVAL, InitError
 from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError, ServingError
 from berth_agent.kubelet.device_plugin.servers import SETTLING
+from berth_agent.kubelet.device_plugin.takeover import MAX_REGISTRATIONS
 from berth_agent.readings import NodeUse, Reading
 from berth_agent.vendors.nvidia.hand_over import resources
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess as AllocationContext
@@ -246,6 +250,68 @@ async def test_cards_are_withheld_while_kubelet_would_refuse_pods(kubelet: Kubel
     assert withheld(plugin) == (0, 1)
 
 
+async def test_units_that_the_agent_did_not_give_are_the_sign_of_another_plugin(
+    folder: Path, kubelet: Kubelet, begin: Any
+) -> None:
+    write_checkpoint(folder, before="GPU-0")
+    plugin = begin(spec(2), check_interval=0.05)
+    await until(lambda: withheld(plugin) == ())
+    await kubelet.allocate("GPU-1")
+    write_checkpoint(folder, before="GPU-0", own="GPU-1")
+    for again in range(1, MAX_REGISTRATIONS + 1):
+        given = {f"other-{number}": "GPU-0" for number in range(again)}
+        write_checkpoint(folder, own="GPU-1", **given)
+        await until_registered(kubelet, 1 + again)
+        # The card stays withheld as long as a container has it from the other plugin.
+        await until(lambda: withheld(plugin) == (0,))
+        assert finding(plugin, spec(2)) == ("Registered", "")
+    write_checkpoint(folder, own="GPU-1")
+    await until(lambda: withheld(plugin) == ())
+    write_checkpoint(folder, own="GPU-1", last="GPU-0")
+    await until(lambda: withheld(plugin) == (0, 1))
+    reason, message = finding(plugin, spec(2))
+    assert reason == "OtherPlugin"
+    assert message.startswith(
+        "kubelet calls another device plugin for nvidia.com/gpu, which registered after the agent"
+    )
+    # A damaged checkpoint shows nothing, and a new kubelet knows neither plugin.
+    (folder / "plugins" / CHECKPOINT).write_text("{")
+    await kubelet.restart()
+    await until(lambda: withheld(plugin) == (0,))
+    assert len(kubelet.requests) == 2 + MAX_REGISTRATIONS
+
+
+async def test_another_plugin_is_noticed_on_a_node_whose_kubelet_has_had_no_plugin_yet(
+    folder: Path, kubelet: Kubelet, begin: Any
+) -> None:
+    plugin = begin(spec(2), check_interval=0.05)
+    await until(lambda: withheld(plugin) == ())
+    write_checkpoint(folder, other="GPU-0")
+    await until_registered(kubelet, 2)
+    await until(lambda: withheld(plugin) == (0,))
+
+
+async def until_registered(kubelet: Kubelet, times: int) -> None:
+    await until(lambda: len(kubelet.requests) == times)
+
+
+def write_checkpoint(folder: Path, **given: str) -> None:
+    """Write kubelet's checkpoint: the UID of each pod, and the unit that its container has."""
+    entries = [
+        {
+            "PodUID": pod,
+            "ContainerName": "main",
+            "ResourceName": GPU,
+            "DeviceIDs": {"-1": [unit]},
+            "AllocResp": "",
+        }
+        for pod, unit in given.items()
+    ]
+    draft = folder / "plugins/.draft"
+    draft.write_text(json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}}))
+    draft.rename(folder / "plugins" / CHECKPOINT)
+
+
 async def test_a_kubelet_that_comes_later_is_waited_for(folder: Path, begin: Any) -> None:
     plugin = begin(spec(1))
     await until(lambda: finding(plugin, spec(1))[0] == "NotRegistered")
@@ -301,7 +367,9 @@ async def served(kubelet: Kubelet, folder: Path, choices: Choices) -> AsyncItera
     [offer] = resources.offers(spec(1), options).offers
     machine = AllocationContext(spec=spec(1), options=options)
     service = Service(offer=offer, handler=GpuHandler(context=machine, chooser=choices))
-    server = PluginServer(service, folder=folder / "plugins", with_numa=False, changed=lambda: None)
+    server = PluginServer(
+        service, folder=folder / "plugins", with_numa=False, changed=lambda: None, refused=lambda *_: None
+    )
     await server.start()
     await server.register(kubelet.socket)
     await kubelet.sees(lambda units: GPU in units)
@@ -419,16 +487,18 @@ async def test_an_allocation_is_admitted_and_answered(kubelet: Kubelet, begin: A
         (["GPU-1"], "no pod of this node was given GPU-1", "no pod of this node was given GPU-1"),
     ],
 )
-async def test_kubelet_gets_the_text_of_a_refusal(  # noqa: PLR0917
+async def test_kubelet_gets_the_text_of_a_refusal_and_it_is_reported(  # noqa: PLR0917
     ids: list[str], refusal: str, expected: str, kubelet: Kubelet, begin: Any, choices: Choices
 ) -> None:
-    begin(spec(2))
+    plugin, reported = begin(spec(2)), list[tuple[str, str]]()
+    plugin.on_refusal = lambda resource, why: reported.append((resource, why))
     await kubelet.sees(lambda units: GPU in units)
     choices.refusal = refusal
     with pytest.raises(aio.AioRpcError) as error:
         await kubelet.allocate(*ids)
     assert (error.value.code(), error.value.details()) == (grpc.StatusCode.FAILED_PRECONDITION, expected)
     assert choices.admitted == []
+    assert reported == [(GPU, expected)]
 
 
 # --- configuration ----------------------------------------------------------------------------------------------
@@ -523,6 +593,38 @@ async def test_a_device_node_that_appears_later_is_given(kubelet: Kubelet, begin
     await kubelet.sees(lambda units: GPU in units)
     paths = [node.host_path for node in (await kubelet.allocate("GPU-0")).devices]
     assert paths == ["/dev/nvidia-uvm", "/dev/nvidia0"]
+
+
+async def test_a_folder_that_cannot_be_written_is_reported_until_it_can(
+    kubelet: Kubelet, begin: Any, folder: Path
+) -> None:
+    """Without the CDI specification no container starts, so nothing is offered."""
+    (folder / "cdi").touch()
+    plugin = begin(spec(1), device_list_strategy=("cdi-cri",), check_interval=0.05)
+    await until(lambda: finding(plugin, spec(1))[0] == "NotRegistered")
+    assert str(folder / "cdi") in finding(plugin, spec(1))[1]
+    assert kubelet.requests == []
+    (folder / "cdi").unlink()
+    await kubelet.sees(lambda units: units.get(GPU) == {"GPU-0": HEALTHY})
+
+
+async def test_no_container_starts_without_what_the_loaded_driver_needs(
+    kubelet: Kubelet, begin: Any, folder: Path
+) -> None:
+    """The runtime refuses a device whose file does not exist, and kubelet tries again until it does."""
+    (folder / "proc").mkdir(exist_ok=True)
+    strategy = ("envvar", "cdi-cri")
+    with capture_logs() as logs:
+        begin(spec(1), device_list_strategy=strategy, pass_device_specs=True, check_interval=0.05)
+        file = folder / "cdi/k8s.device-plugin.nvidia.com-gpu.json"
+        await until(file.exists)
+        assert "/dev/nvidia-uvm" not in file.read_text()
+        (folder / "proc/devices").write_text("Character devices:\n195 nvidiactl\n510 nvidia-uvm\n")
+        await until(lambda: "/dev/nvidia-uvm" in file.read_text())
+    assert sum("nvidia-uvm is not loaded" in line["event"] for line in logs) == 1
+    await kubelet.sees(lambda units: GPU in units)
+    paths = [node.host_path for node in (await kubelet.allocate("GPU-0")).devices]
+    assert paths == ["/dev/nvidia0"], "what is not there is not passed without CDI, as by NVIDIA's plug-in"
 
 
 NO_DRIVER = Finding(type=names.DRIVER_LOADED, ok=False, reason="LibraryNotFound", message="libnvidia-ml.so.1")

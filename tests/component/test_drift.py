@@ -211,7 +211,7 @@ async def test_a_write_that_always_fails_is_retried_more_and_more_rarely_and_the
         tries = [at for at, name in api.annotated if name == "p"]
         pauses = [round(after - before) for before, after in pairwise(tries)]
         assert pauses[:4] == [1, 2, 4, 8]
-        assert set(pauses[6:]) == {30}
+        assert all(60 <= pause <= 62 for pause in pauses[6:])
         assert len(api.events_of("p", "DevicesDrifted")) == 1
     assert world.allocated("q") == ["GPU-0"]
 

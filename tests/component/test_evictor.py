@@ -10,10 +10,13 @@ from structlog.testing import capture_logs
 
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.controllers.lifecycle.evictor import AGAIN, PATIENCE, PERIOD, Evictor
+from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects.cards import MAX_CARDS
+from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import GPU, Raw, condition, device, entry, every_pod, half, held, lease, node, pod
 from tests.component.world import now, refusal
+from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, resource_slice
 
 pytestmark = pytest.mark.looptime
 
@@ -157,6 +160,51 @@ async def test_all_pods_of_a_card_are_evicted_before_it_counts_as_emptied() -> N
     )
     world.fail()
     assert await world.after(SOON + PERIOD) == ["a", "b", "c", "d"]
+
+
+def claims_of(world: World) -> ResourceClaims:
+    """Return the table of claims, on a node whose driver lists both cards."""
+    to = ClaimsInTurns(world.cluster)
+    world.cluster.set_own_pools(OwnPools(drivers=frozenset({NVIDIA_DRIVER})))
+    to.put_slice(resource_slice(gpu(0), gpu(1)))
+    return to
+
+
+def by_class(claim: Raw, owner: str) -> Raw:
+    """Return a claim as a scheduler makes it for the extended resource of a pod."""
+    controller = {"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": f"uid-{owner}", "controller": True}
+    annotations = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    return {**claim, "metadata": {**claim["metadata"], "annotations": annotations, "ownerReferences": [controller]}}
+
+
+async def test_pods_that_hold_the_card_by_claim_or_by_class_are_evicted() -> None:
+    world = World(("name", 0), ("other", 1))
+    to = claims_of(world)
+    to.put_claim(allocated("own", "gpu-0", pods=["uid-claim"]))
+    to.put_claim(allocated("shared", "gpu-0", pods=["uid-first", "uid-second", "uid-elsewhere"]))
+    to.put_claim(by_class(allocated("of-class", "gpu-0", pods=["uid-class"]), "class"))
+    # A monitor, which has each card at the same time as others, and a pod of the other card.
+    to.put_claim(allocated("admin", "gpu-0", pods=["uid-monitor"], adminAccess=True))
+    to.put_claim(allocated("next", "gpu-1", pods=["uid-next"]))
+    world.cluster.node_cache.put_node(node("far"))
+    for name in ("claim", "first", "second", "class", "monitor", "next"):
+        world.sink.apply("ADDED", pod(name, on="node"))
+    world.sink.apply("ADDED", pod("elsewhere", on="far"))
+    world.pods.on_evicted = lambda name: world.sink.apply("DELETED", pod(name, on="node"))
+    world.fail(0)
+    assert sorted(await world.after(SOON + 10)) == ["claim", "class", "first", "name", "second"]
+    assert ("ns/class", "gpu 0 of node node") in world.reported
+
+
+async def test_a_pod_by_claim_that_a_budget_keeps_on_the_card_keeps_no_other() -> None:
+    world = World()
+    to = claims_of(world)
+    to.put_claim(allocated("c", "gpu-0", pods=["uid-kept", "uid-b"]))
+    for name in ("kept", "b"):
+        world.sink.apply("ADDED", pod(name, on="node"))
+    world.pods.refuses["kept"] = BUDGET
+    world.fail(0)
+    assert sorted(await world.after(SOON)) == ["b", "kept"]
 
 
 @pytest.mark.parametrize("reason", ["UntilQuiet", "WhileMeasured"])

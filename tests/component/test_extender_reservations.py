@@ -8,8 +8,9 @@ import pytest
 
 from berth_api.values import selectors
 from berth_client.errors import Unreachable
+from berth_operator.apis.extender.evictions import MAX_ERRORS
 from berth_operator.apis.extender.reservations import MAX_SECONDS, PERIOD, UNSEEN_SECONDS
-from berth_operator.binding.binder import MAX_PAUSE
+from berth_operator.binding.binder import BACKOFF
 from berth_operator.core.decision.budgets import Budget
 from tests.builders import NVIDIA, node, pod, whole
 from tests.component.extender_stage import WHOLE, Raw, Stage, asking
@@ -237,7 +238,7 @@ async def test_a_binding_without_an_answer_is_an_error_in_time_and_is_sent_until
         stage.watch.apply("DELETED", raw)
         assert stage.world.users() == 1, "the card stays charged, because the Binding may still succeed"
         del api.always["bind p"]
-        await asyncio.sleep(2 * MAX_PAUSE)
+        await asyncio.sleep(2 * BACKOFF.longest)
         assert api.bound() == {"p": "a"}
         assert stage.filter(raw).error == "pod ns/p is already bound to a"
 
@@ -473,6 +474,22 @@ async def test_no_more_pods_are_evicted_while_our_watch_does_not_show_yet_that_t
     assert stage.filter(raw).names == ["a"]
 
 
+async def test_no_more_pods_are_evicted_as_long_as_the_victim_is_seen_to_leave() -> None:
+    """After an error, kube-scheduler withdraws its nomination."""
+    stage = staged("a", "b")
+    stage.world.submit(victim := low("victim", 0))
+    stage.world.submit(low("other", 0, on="b"))
+    raw = stage.create(asking(priority=5))
+    stage.preempt(raw, {"a": ["uid-victim"], "b": ["uid-other"]})
+    victim["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    stage.world.change(victim)
+    for _ in range(2 * MAX_ERRORS):
+        assert stage.filter(raw).error == "node a still has pods that were evicted for this pod"
+        assert [nominee.node for nominee in stage.world.fleet.nominees.values()] == ["a"]
+    stage.world.delete("victim")
+    assert stage.filter(raw).names == ["a"]
+
+
 async def test_no_more_pods_are_evicted_while_victims_terminate_and_kube_scheduler_does_not_know_the_nomination() -> (
     None
 ):
@@ -493,7 +510,7 @@ async def test_no_more_pods_are_evicted_while_victims_terminate_and_kube_schedul
 @pytest.mark.parametrize(
     ("offered", "priority", "errors"),
     [
-        pytest.param(["a", "b"], 0, 3, id="the eviction has failed"),
+        pytest.param(["a", "b"], 0, MAX_ERRORS, id="the eviction has failed"),
         pytest.param(["b"], 0, 0, id="kube-scheduler sees the victim as well"),
         pytest.param(["a", "b"], 5, 0, id="a pod of the same priority has taken the node"),
     ],
@@ -507,8 +524,8 @@ async def test_a_pod_may_preempt_again(offered: list[str], priority: int, errors
     stage.world.delete("victim")
     stage.world.submit(low("taker", 0, priority=priority))
     raw["status"] = {"nominatedNodeName": "a"}
-    answers = [stage.filter(raw, *offered) for _ in range(5)]
-    assert [bool(each.error) for each in answers] == [number < errors for number in range(5)]
+    answers = [stage.filter(raw, *offered) for _ in range(MAX_ERRORS + 2)]
+    assert [bool(each.error) for each in answers] == [number < errors for number in range(MAX_ERRORS + 2)]
     assert set(answers[-1].failed) == set(offered)
 
 

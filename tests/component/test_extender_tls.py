@@ -64,6 +64,13 @@ async def test_clients_need_a_certificate_of_the_authority(tmp_path: Path) -> No
                 await post(url, stranger)
 
 
+async def test_the_authority_of_clients_needs_no_root_and_no_key_identifiers(tmp_path: Path) -> None:
+    theirs = Authority(tmp_path, "intermediate", signer=Authority(tmp_path, "root"), is_bare=True)
+    ours = Authority(tmp_path)
+    async with serving(served(ours.issue("berth"), theirs.file)) as url:
+        assert (await post(url, ours.client(theirs.issue("kube-scheduler"))))[0] == 200
+
+
 async def test_only_named_clients_are_answered(tmp_path: Path) -> None:
     ours = Authority(tmp_path)
     async with serving(served(ours.issue("berth"), ours.file), frozenset({"system:kube-scheduler"})) as url:

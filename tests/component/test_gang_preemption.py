@@ -63,6 +63,65 @@ async def test_as_many_leave_as_all_members_need_and_all_are_bound() -> None:
     assert not world.cluster.fleet.leaving
 
 
+CLIQUE = "nvidia.com/gpu.clique"
+GROUP = {names.POD_GROUP_LABEL: "g"}
+
+
+def one_card_each(*held_by: int | None, **labels: tuple[str, ...]) -> Crowded:
+    """Return a world of nodes with a card, held by a pod with this priority or free, and with these labels by key."""
+    world = Crowded()
+    for number, priority in enumerate(held_by):
+        of_node = {key: values[number] for key, values in labels.items() if values[number]}
+        world.add_node(f"n{number}", labels={"kubernetes.io/hostname": f"n{number}", **of_node})
+        if priority is not None:
+            world.hold(held(f"p{number}", on=f"n{number}", priority=priority))
+    world.groups.apply("ADDED", pod_group(minimum=2))
+    return world
+
+
+@pytest.mark.parametrize(
+    ("held_by", "evicted"),
+    [
+        pytest.param((1, 0), ["p0", "p1"], id="both nodes are taken"),
+        pytest.param((None, 0), ["p1"], id="the only node of one of them is free"),
+    ],
+)
+async def test_a_member_makes_way_for_one_with_fewer_nodes(held_by: tuple[int | None, ...], evicted: list[str]) -> None:
+    world = one_card_each(*held_by, only=("yes", ""))
+    world.submit(member("m0", priority=1000), member("m1", priority=1000, nodeSelector={"only": "yes"}))
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 2)
+    assert {name: api.bound()[name] for name in bound_members(world)} == {"m0": "n1", "m1": "n0"}
+    assert sorted(world.deleted()) == evicted
+
+
+@pytest.mark.parametrize("first", [-1, None])
+async def test_members_with_affinity_to_each_other_find_the_clique_that_holds_all(first: int | None) -> None:
+    world = one_card_each(first, 500, 500, **{CLIQUE: ("x", "y", "y")})
+    near = {"topologyKey": CLIQUE, "labelSelector": {"matchLabels": GROUP}}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    world.submit(*members(2, priority=1000, affinity=affinity))
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 2)
+    assert sorted(api.bound()[name] for name in bound_members(world)) == ["n1", "n2"]
+    assert sorted(world.deleted()) == ["p1", "p2"]
+
+
+async def test_a_message_says_that_the_search_for_victims_ended_at_its_bound() -> None:
+    world = Crowded()
+    for number, clique in enumerate("xyzxyz"):
+        world.add_node(f"n{number}", cards=2, labels={CLIQUE: clique})
+        world.hold(*(held(f"p{number}-{minor}", minor, on=f"n{number}") for minor in range(2)))
+    world.groups.apply("ADDED", pod_group(minimum=4))
+    apart = {"topologyKey": CLIQUE, "labelSelector": {"matchLabels": GROUP}}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    world.submit(*members(4, affinity=affinity))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+    assert api.messages("m0")[-1].endswith(" preemption: The search for preemption victims ended at its bound.")
+    assert world.deleted() == []
+
+
 async def test_no_pod_is_evicted_unless_all_members_would_fit() -> None:
     world = crowded(0, 0, 10, 0)
     world.submit(*members())
@@ -168,7 +227,7 @@ async def test_a_gang_whose_victim_cannot_be_evicted_chooses_again() -> None:
         del api.always["delete p0"]
         await asyncio.sleep(30)
     assert len(bound_members(world)) == 2
-    assert sorted(world.deleted()) == ["p0", "p1"]
+    assert sorted(world.deleted()) == ["p1", "p3"], "for a minute, p0 is no victim"
 
 
 async def test_a_pod_above_takes_a_place_and_the_gang_looks_for_others_as_a_whole() -> None:
@@ -181,7 +240,7 @@ async def test_a_pod_above_takes_a_place_and_the_gang_looks_for_others_as_a_whol
         await asyncio.sleep(1)
         # Evicting a pod that already ends costs nothing; the second placement costs the next pod.
         assert {node for name, node in api.nominations[2:] if name != "higher"} == {"n1", "n2"}
-        assert world.deleted() == ["p0", "p1", "p2"]
+        assert sorted(world.deleted()) == ["p0", "p1", "p2"]
         await asyncio.sleep(30)
     assert len(bound_members(world)) == 2
     assert api.bound()["higher"] == "n0"

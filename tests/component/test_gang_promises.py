@@ -6,14 +6,23 @@ from typing import Any
 
 import pytest
 
-from berth_operator.binding.evictions.preemptor import UNCONFIRMED
+from berth_api import names
+from berth_operator.binding.evictions.preemptor import UNCONFIRMED, UNREADABLE
+from berth_operator.binding.workloads.gang_promises import QUOTA_PATIENCE
 from berth_operator.core.advice.gang_explanation import explain_gang
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.promise import NO_PLACES_LEFT
+from berth_operator.core.decision.promise_note import KEPT
+from berth_operator.core.queue.gang_tracker import MAX_EXPECTED
+from berth_operator.core.queue.promise_pauses import BACKOFF, PromisePauses
 from berth_operator.core.values.controller_gangs import MAX_SIZE, OWNED
-from berth_operator.core.values.request import Membership
+from berth_operator.core.values.pod_admission import PriorityClass, Quota
+from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.state.watches import gang_owners
-from tests.builders import NVIDIA, Raw, pod, whole
+from tests.attacks.work import counted
+from tests.builders import NVIDIA, Raw, pod, waiting, whole
 from tests.component.world import EPOCH, World, now, refusal
 
 pytestmark = pytest.mark.looptime
@@ -107,6 +116,9 @@ async def test_a_promise_ends_at_its_bound_with_one_event() -> None:
         world.submit(pod("other", {NVIDIA: "1"}))
         await asyncio.sleep(SECONDS - 10)
         assert "other" not in api.bound()
+        assert api.messages("other")[-1].endswith(KEPT.format(2))
+        places = [place for _, _, place in world.cluster.promises.all()]
+        assert {(place.started, place.ends - place.started) for place in places} == {(int(EPOCH), SECONDS)}
         await asyncio.sleep(20)
         assert "other" in api.bound()
         await asyncio.sleep(SECONDS)
@@ -148,10 +160,15 @@ async def test_a_leader_that_cannot_be_bound_repeats_no_event_and_gives_its_plac
         assert len(api.events_of("vllm-0-0", "PlacesPromised")) == 1
 
 
-def group_set(world: World, replicas: int = 1, size: int = 3) -> None:
-    """Put the LeaderWorkerSet, whose workers request a card each and come when their leader is ready."""
+def group_set(world: World, replicas: int = 1, size: int = 3, **worker: Any) -> None:
+    """Put the LeaderWorkerSet, whose workers request a card each and come when their leader is ready.
+
+    Their PriorityClass is `high`, of 10.
+    """
     dict(gang_owners.sources(world.cluster, {"leaderworkerset.x-k8s.io"}))
+    world.cluster.admission_rules.put_priority_class("high", PriorityClass(value=10))
     template = replicated_job("worker")["template"]["spec"]["template"]
+    template["spec"] |= {"priorityClassName": "high", **worker}
     spec = {
         "replicas": replicas,
         "startupPolicy": "LeaderReady",
@@ -179,7 +196,7 @@ async def test_places_beyond_those_of_a_smaller_group_are_free_when_it_is_decide
         world.submit(leader)
         await asyncio.sleep(5)
         assert "again" in world.fleet.charges
-        assert len(promised(world)) == 1
+        assert not promised(world), "they were kept in vain"
         assert api.messages("vllm-0-0") == [], "it was decided once"
 
 
@@ -461,3 +478,414 @@ async def test_an_object_with_more_pods_than_any_cluster_confirms_nothing() -> N
         assert unit is not None
         confirmed += [pod.preempts for pod in unit.expected]
     assert confirmed == [True, False, True]
+
+
+# --- what admission will create -----------------------------------------------------------------------------------
+
+
+def quota(world: World, hard: int, *, used: int = 0) -> None:
+    """Put a ResourceQuota for cards, as its watch shows it."""
+    name = f"requests.{NVIDIA}"
+    world.cluster.admission_rules.put_quota("ns", Quota(name="cards", hard={name: hard}, used={name: used}))
+
+
+def coordinator(**fields: Any) -> Raw:
+    """Return a leader without a card, of 1m CPU."""
+    leader = member(0, exclusive_topology="rack")
+    leader["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1m"}}
+    leader["spec"] |= fields
+    return leader
+
+
+async def test_no_places_are_kept_for_pods_that_a_quota_refuses() -> None:
+    """A tenant without a quota for cards would hold all of them by a leader of 1m CPU."""
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    world.submit(pod("low", {NVIDIA: "1"}, on="a", allocated=whole(0)))
+    quota(world, 0)
+    group_set(world)
+    world.submit(coordinator(priority=1000))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"low", "vllm-0-0"}, "the leader is decided alone"
+        assert not promised(world)
+        assert not api.deletions
+        [note] = api.events_of("vllm-0-0", "NoPlacesPromised")
+        assert note == (
+            "No places are kept for 2 pod(s) that come later: exceeded quota: cards, requested: "
+            "requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=0, limited: requests.nvidia.com/gpu=0."
+        )
+        world.submit(pod("other", {NVIDIA: "1"}))
+        await asyncio.sleep(5)
+        assert "other" in api.bound()
+
+
+async def test_a_leader_that_does_not_fit_names_the_quota_that_refuses_its_workers() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=1)
+    world.submit(pod("low", {NVIDIA: "1"}, on="a", allocated=whole(0)))
+    quota(world, 0)
+    group_set(world)
+    world.submit(member(0, exclusive_topology="rack"))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert "come later: exceeded quota: cards" in api.messages("vllm-0-0")[-1]
+
+
+async def test_pods_that_come_later_evict_by_their_own_class() -> None:
+    """The leader's priority is 1000, and that of its workers the default of 0."""
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    world.submit(pod("low", {NVIDIA: "2"}, on="a", allocated=whole(0, 1)))
+    group_set(world, priorityClassName=None)
+    world.submit(coordinator(priority=1000))
+    async with world.running() as api:
+        await asyncio.sleep(10)
+        assert not api.deletions
+        assert "vllm-0-0" not in api.bound(), "it waits until all fit"
+        world.delete("low")
+        await asyncio.sleep(5)
+        assert len(promised(world)) == 2
+
+
+async def test_no_places_are_kept_for_pods_of_an_unknown_class() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    group_set(world, priorityClassName="gone")
+    world.submit(coordinator(priority=1000))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert not promised(world)
+        [note] = api.events_of("vllm-0-0", "NoPlacesPromised")
+        assert note.endswith("come later: no PriorityClass with name gone was found.")
+
+
+async def test_without_the_rights_nobody_is_evicted_for_pods_that_come_later() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    world.submit(pod("low", {NVIDIA: "2"}, on="a", allocated=whole(0, 1)))
+    world.cluster.admission_rules.are_served = lambda: False
+    group_set(world)
+    world.submit(coordinator(priority=1000))
+    async with world.running() as api:
+        await asyncio.sleep(10)
+        assert not api.deletions
+        assert UNREADABLE in api.messages("vllm-0-0")[-1]
+
+
+async def test_what_is_kept_for_one_gang_is_used_for_the_next() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=8)
+    quota(world, 3)
+    group_set(world, replicas=2)
+    world.submit(coordinator())
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert len(promised(world)) == 2
+        second = member(0, 1, exclusive_topology="rack")
+        second["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1m"}}
+        world.submit(second)
+        await asyncio.sleep(QUOTA_PATIENCE - 5)
+        assert "vllm-1-0" not in api.bound(), "the quota may be full only for a moment"
+        await asyncio.sleep(20)
+        assert len(promised(world)) == 2
+        [note] = api.events_of("vllm-1-0", "NoPlacesPromised")
+        assert "kept for other pods: requests.nvidia.com/gpu=2" in note
+
+
+async def test_a_quota_that_falls_ends_the_promise_but_not_for_pods_that_exist() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=3)
+    quota(world, 2)
+    group_set(world)
+    world.submit(coordinator())
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        world.submit(member(1, exclusive_topology="rack"))
+        await asyncio.sleep(0.5)
+        quota(world, 2, used=1)
+        await asyncio.sleep(5)
+        assert len(promised(world)) == 1
+        quota(world, 1, used=1)
+        await asyncio.sleep(2)
+        assert not promised(world)
+        [note] = api.events_of("vllm-0-0", "PromiseEnded")
+        assert "places for 1 pod(s) were given up: exceeded quota: cards" in note
+
+
+@pytest.mark.parametrize("end", ["annotation", "object", "smaller"])
+async def test_a_promise_ends_at_once(end: str) -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=3)
+    group_set(world)
+    world.submit(coordinator())
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert len(promised(world)) == 2
+        match end:
+            case "annotation":
+                world.cluster.put_namespace("ns", {}, {names.CONTROLLER_GANGS: "false"})
+            case "object":
+                world.cluster.remove_owner("LeaderWorkerSet group", "ns/vllm")
+            case "smaller":
+                group_set(world, size=2)
+        await asyncio.sleep(1.5)
+        assert len(promised(world)) == (1 if end == "smaller" else 0)
+        assert len(api.events_of("vllm-0-0", "PromiseEnded")) == (end != "smaller")
+
+
+async def test_places_that_were_kept_in_vain_are_kept_again_only_after_a_pause_that_grows() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    group_set(world)
+    kept = 0.0
+    async with world.running():
+        for round_ in range(60):
+            leader = coordinator()
+            leader["metadata"]["uid"] = f"leader-{round_}"
+            world.submit(leader)
+            for _ in range(30):
+                await asyncio.sleep(1)
+                kept += bool(promised(world))
+            world.delete("vllm-0-0")
+            await asyncio.sleep(1)
+    assert kept < 0.25 * 60 * 31, f"{kept} of {60 * 31} s"
+
+
+async def test_owners_of_a_namespace_have_one_pause_after_three_of_them() -> None:
+    pauses = PromisePauses()
+    gangs = [Membership(group=f"ns/a{number}-0", controller="LeaderWorkerSet group") for number in range(5)]
+    for gang in gangs[:2]:
+        pauses.in_vain(gang, 0.0)
+    assert pauses.why(gangs[0], 1.0) == (
+        "for LeaderWorkerSet group ns/a0 they were kept in vain 1 time(s), and are again after 30 s"
+    )
+    assert not pauses.why(gangs[4], 1.0)
+    pauses.in_vain(gangs[2], 0.0)
+    assert pauses.why(gangs[4], 1.0) == "for namespace ns they were kept in vain 1 time(s), and are again after 30 s"
+    assert not pauses.why(gangs[4], 30.0)
+    assert not pauses.why(Membership(group="other/a0-0", controller="LeaderWorkerSet group"), 1.0)
+    for time in range(100, 1000, 100):
+        pauses.in_vain(gangs[4], time)
+    assert pauses.why(gangs[4], 1000.0).endswith("after 1800 s")
+    pauses.taken(gangs[0])
+    assert not pauses.why(gangs[0], 30.0 + BACKOFF.longest + 1000)
+
+
+async def test_a_leader_that_is_slow_to_become_ready_has_no_pause() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=6)
+    group_set(world, replicas=2)
+    world.submit(coordinator())
+    async with world.running() as api:
+        await asyncio.sleep(SECONDS + 10)
+        assert not promised(world)
+        world.submit(member(1), member(2))
+        await asyncio.sleep(5)
+        world.delete("vllm-0-0")
+        await asyncio.sleep(5)
+        world.submit(again("again"))
+        await asyncio.sleep(PATIENCE)
+        assert api.events_of("vllm-0-0", "NoPlacesPromised") == []
+
+
+def again(uid: str) -> Raw:
+    leader = coordinator()
+    leader["metadata"]["uid"] = uid
+    return leader
+
+
+async def expire(world: World) -> None:
+    """Wait until the promise is over, and delete the leader, whose workers have never come."""
+    await asyncio.sleep(SECONDS + 2)
+    world.delete("vllm-0-0")
+
+
+async def terminate(world: World) -> None:
+    """Delete the leader with a grace period."""
+    await asyncio.sleep(30)
+    leader = world.api.pods["vllm-0-0"]
+    leader["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    world.change(leader)
+    await asyncio.sleep(2.5)
+    world.delete("vllm-0-0")
+
+
+async def fail(world: World) -> None:
+    await asyncio.sleep(30)
+    leader = world.api.pods["vllm-0-0"]
+    leader["status"] = {"phase": "Failed"}
+    world.change(leader)
+    await asyncio.sleep(2)
+    world.delete("vllm-0-0")
+
+
+async def shrink(world: World) -> None:
+    """Make the object small before the leader is deleted, and large again."""
+    await asyncio.sleep(30)
+    group_set(world, size=1)
+    await asyncio.sleep(2)
+    world.delete("vllm-0-0")
+    await asyncio.sleep(1)
+    group_set(world)
+
+
+async def misuse(world: World) -> None:
+    """Create pods without cards that have the labels of the workers."""
+    await asyncio.sleep(30)
+    for number in (1, 2):
+        small = member(number)
+        small["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1m"}}
+        world.submit(small)
+    await asyncio.sleep(5)
+    for number in range(3):
+        world.delete(f"vllm-0-{number}")
+
+
+@pytest.mark.parametrize("end", [expire, terminate, fail, shrink, misuse])
+async def test_a_promise_is_not_renewed_without_end_by_other_ways_to_end_it(end: Any) -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    group_set(world)
+    kept = seconds = 0
+    async with world.running():
+        for number in range(12):
+            world.submit(again(f"leader-{number}"))
+            ending = asyncio.create_task(end(world))
+            while not ending.done():
+                await asyncio.sleep(1)
+                seconds += 1
+                kept += bool(promised(world))
+            await ending
+            await asyncio.sleep(1)
+    assert kept < 0.7 * seconds, f"{kept} of {seconds} s"
+    assert world.cluster.gangs.promise_pauses.why(membership(), now())
+
+
+async def test_evictions_are_not_renewed_by_deleting_the_leader_before_its_victims_have_left() -> None:
+    world = World(wall=wall)
+    world.grace = 60
+    world.add_node("a", cards=2)
+    world.submit(pod("low", {NVIDIA: "2"}, on="a", allocated=whole(0, 1)))
+    group_set(world)
+    leader = coordinator(priority=1000)
+    world.submit(leader)
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert [name for _, name in api.deletions] == ["low"]
+        world.delete("vllm-0-0")
+        await asyncio.sleep(2)
+        assert world.cluster.gangs.promise_pauses.why(membership(), now())
+
+
+async def test_a_quota_that_is_full_for_a_moment_takes_no_promise_away() -> None:
+    """The pods of an earlier group end for some seconds, and are counted meanwhile."""
+    world = World(wall=wall)
+    world.add_node("a", cards=3)
+    quota(world, 2, used=2)
+    group_set(world)
+    world.submit(coordinator())
+    async with world.running() as api:
+        await asyncio.sleep(31)
+        assert not api.bound()
+        assert "come later: exceeded quota: cards" in api.messages("vllm-0-0")[-1]
+        quota(world, 2)
+        await asyncio.sleep(11)
+        assert api.bound().keys() == {"vllm-0-0"}
+        assert len(promised(world)) == 2
+
+
+async def test_a_gang_is_decided_again_when_its_pause_is_over() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    world.submit(pod("low", {NVIDIA: "2"}, on="a", allocated=whole(0, 1)))
+    group_set(world)
+    world.cluster.gangs.promise_pauses.in_vain(membership(), 0.0)
+    world.submit(coordinator(priority=1000))
+    async with world.running() as api:
+        await asyncio.sleep(20)
+        assert not api.deletions
+        assert "for LeaderWorkerSet group ns/vllm they were kept in vain 1 time(s)" in api.messages("vllm-0-0")[-1]
+        await asyncio.sleep(15)
+        assert [name for _, name in api.deletions] == ["low"]
+
+
+async def test_pods_that_exist_are_not_counted_twice() -> None:
+    """A node of a JobSet exists and waits for the other one: it is in the quota's use, and has a place."""
+    world = World(wall=wall)
+    world.add_node("a", cards=8)
+    quota(world, 4)
+    ready = [{"name": "driver", "status": "Ready"}]
+    job_set(world, replicated_job("driver"), replicated_job("node", 2, dependsOn=ready))
+    world.submit(of_job("driver", 0, requests={"cpu": "1m"}))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert len(promised(world)) == 2
+        world.submit(of_job("node", 0))
+        # With a leader of one card. The other node, and one worker, take the rest.
+        quota(world, 4, used=2)
+        world.submit(member(0, size=2, exclusive_topology="rack"))
+        await asyncio.sleep(5)
+        assert "vllm-0-0" in api.bound()
+        assert len(promised(world)) == 3
+        assert api.events_of("vllm-0-0", "NoPlacesPromised") == []
+
+
+async def test_places_that_are_promised_again_have_the_new_end() -> None:
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    expected = replace(waiting(request={NVIDIA: 1}), workload="Job ns/j")
+    placement = decide(world.fleet, expected, Policy())
+    assert isinstance(placement, Placement)
+    promises = world.cluster.promises
+    ends = []
+    for until in ({"until": 100}, {"until": 200}, {}):
+        promises.keep("Job ns/j", [placement], **until)
+        ends += [place.ends for _, _, place in promises.all()]
+    assert ends == [100, 200, 200]
+    assert promises.number_of(placement.pod.request) == 1
+    promises.release("Job ns/j")
+    assert promises.number_of(placement.pod.request) == 0
+
+
+# --- what a size may cost -----------------------------------------------------------------------------------------
+
+
+async def test_a_size_that_fits_nowhere_costs_a_count_and_passes_no_other_pod_over() -> None:
+    """Anybody may write any size on a pod: it is counted before any member is placed."""
+    world = World(wall=wall)
+    world.add_node("a", cards=2)
+    world.cluster.put_pending(member(0, size=MAX_SIZE, exclusive_topology="rack"))
+    unit = world.cluster.gangs.unit(membership())
+    assert unit is not None
+    assert len(unit.expected) == MAX_EXPECTED
+    failure, _ = counted(lambda: decide_gang(world.fleet, unit, Policy()), 20 * MAX_EXPECTED)
+    assert isinstance(failure, Failure)
+    assert failure.message.startswith(
+        f"LeaderWorkerSet group ns/vllm-0: 2 of the {MAX_EXPECTED + 1} required members fit; next member vllm-0:"
+    )
+    # Such units are decided in a tenth of the time while others wait.
+    world.cluster.put_pending(pod("plain", {"cpu": "1m"}))
+    queue = world.cluster.queue
+    plain = queue.pop(0.0, with_costly=False)
+    assert isinstance(plain, PendingPod)
+    assert plain.name == "plain"
+    assert queue.pop(0.0, with_costly=False) is None
+    assert queue.has_costly()
+
+
+async def test_classes_that_need_the_same_cards_are_counted_together() -> None:
+    """Each class alone would fit, and placing all members one by one takes long."""
+    world = World(wall=wall)
+    for name in "abcde":
+        world.add_node(name, cards=8)
+    size = 41
+    group_set(world, size=size)
+    leader = member(0, size=size, exclusive_topology="rack")
+    leader["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "1m"
+    world.cluster.put_pending(leader)
+    unit = world.cluster.gangs.unit(membership())
+    assert unit is not None
+    failure, _ = counted(lambda: decide_gang(world.fleet, unit, Policy()), 8_000)
+    assert isinstance(failure, Failure)
+    assert "40 of the 41 required members fit" in failure.message

@@ -13,6 +13,8 @@ import pytest
 
 from berth_base import metrics_server, sockets, start
 from berth_client.errors import Unreachable
+from berth_client.lists import StreamedLists
+from berth_client.versions import Versions
 from berth_operator.apis.debug_api.debug_server import DebugApi
 from berth_operator.apis.extender.extender_server import ExtenderServer
 from berth_operator.apis.list_watch.main import ApiSettings, ListWatchService
@@ -32,6 +34,13 @@ UNUSED: Any = None
 
 class Away:
     """An API server that answers only about its front proxy, which it does not have."""
+
+    def __init__(self) -> None:
+        self.versions, self.streamed_lists = Versions(), StreamedLists()
+
+    async def stream(self, path: str, *_: Any, **_more: Any) -> AsyncIterator[bytes]:
+        raise Unreachable(f"watch {path}: no answer")
+        yield b""
 
     async def get(self, _path: str) -> dict[str, Any]:
         return {}

@@ -9,6 +9,8 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import Unreachable
+from berth_operator.controllers.lifecycle import controller
+from berth_operator.state.cache.rejected_pods import KEPT
 from tests.builders import Raw, node, pod, pod_group
 from tests.component.world import EPOCH, NOTHING, World, now, refusal
 
@@ -29,12 +31,14 @@ def owned(uid: str) -> Raw:
 class Contested(World):
     """One core, held by a Deployment of another scheduler that binds a replacement as soon as a victim has left.
 
-    Pods of Berth run at once when they are bound, unless kubelet `rejects` them.
+    Pods of Berth run at once when they are bound, unless kubelet `rejects` them with a message.
     """
 
     def __init__(self, *, nodes: int = 1, sees_taints: bool = True, **fields: Any) -> None:
         super().__init__(schedulers=["berth-scheduler"], wall=lambda: EPOCH + now(), **fields)
-        self.grace, self.sees_taints, self.rejects = GRACE, sees_taints, False
+        self.grace, self.sees_taints, self.rejects = GRACE, sees_taints, ""
+        self.recreates = True
+        """Whether controllers create others for rejected pods."""
         self.tainted: set[str] = set()
         self.untainted_seen_after = 0.0
         """Seconds after which the watch shows that a taint was removed."""
@@ -79,9 +83,11 @@ class Contested(World):
     def reject(self, name: str) -> None:
         """Let kubelet reject a pod; its controller creates another one, and the place is taken."""
         raw = self.api.pods[name]
+        raw["status"]["message"] = self.rejects
         self.end(name, "Failed")
-        self.replace(raw["spec"]["nodeName"])
-        self.submit(high(f"high-{next(self.numbers)}"))
+        if self.recreates:
+            self.replace(raw["spec"]["nodeName"])
+            self.submit(high(f"high-{next(self.numbers)}"))
 
     def evicted(self) -> list[float]:
         return [at for at, _ in self.api.deletes]
@@ -252,15 +258,22 @@ async def test_a_pod_that_is_created_again_does_not_start_from_zero() -> None:
     assert api.messages("stranger")[-1] != api.messages("high-20")[-1]
 
 
-async def test_pods_that_kubelet_rejects_after_the_bind_count_as_well() -> None:
+@pytest.mark.parametrize(
+    ("why", "evicted"), [("Pod was rejected: Node didn't have enough resource: cpu", (3, 4)), ("OOM", (2, 3))]
+)
+async def test_pods_that_fail_after_the_bind_bound_evictions_as_well(why: str, evicted: tuple[int, int]) -> None:
     world = Contested()
-    world.rejects = True
+    world.rejects = why
     world.submit(high())
     async with world.running() as api:
+        pauses = asyncio.create_task(controller.run(world.cluster))
         await asyncio.sleep(50)
-        assert len(api.deletes) == 2
+        assert len(api.deletes) == evicted[0]
         await asyncio.sleep(100)
-    assert len(api.deletes) == 3
+        # A rejection by kubelet is no lost place.
+        assert bool(world.left().lost_places) == (why == "OOM")
+        pauses.cancel()
+    assert len(api.deletes) == evicted[1]
 
 
 async def test_pods_that_are_deleted_after_the_bind_do_not_count() -> None:
@@ -332,6 +345,47 @@ async def test_the_next_leader_knows_what_the_last_one_has_lost() -> None:
         assert TAKEN in api.messages("high-1")[-1]
         await asyncio.sleep(60)
     assert len(api.deletes) == 1
+
+
+@pytest.mark.parametrize("gang", [{}, {names.POD_GROUP: "gang", names.POD_GROUP_MIN_MEMBER: "1"}], ids=["pod", "gang"])
+async def test_a_place_that_was_lost_while_there_was_no_leader_counts(gang: dict[str, str]) -> None:
+    """Each leader evicts a pod, and ends before the place is taken."""
+    inherited, evicted = NOTHING, 0
+    for number in range(5):
+        world = Contested(sees_taints=False)
+        world.inherited = inherited
+        world.submit(high(annotations=gang, status={"nominatedNodeName": "node"} if number else {}))
+        async with world.running() as api:
+            await asyncio.sleep(1)
+        inherited, evicted = world.left(), evicted + len(api.deletes)
+    assert evicted == 2
+
+
+async def test_the_places_of_a_controllers_pods_count_once_for_a_new_leader() -> None:
+    """The last one had nominated nodes for all of them, and had evicted no pods yet."""
+    world = Contested(nodes=8)
+    for number, name in enumerate(world.cluster.fleet.rows):
+        world.submit(high(f"high-{number}", status={"nominatedNodeName": name}))
+    async with world.running() as api:
+        await asyncio.sleep(10)
+        assert len(api.deletes) == len(api.bound()) == 8
+
+
+@pytest.mark.parametrize("gang", [{}, {names.POD_GROUP: "gang", names.POD_GROUP_MIN_MEMBER: "1"}], ids=["pod", "gang"])
+async def test_rejections_that_are_over_do_not_let_a_controller_evict_without_end(gang: dict[str, str]) -> None:
+    world = Contested(sees_taints=False)
+    world.rejects, world.recreates = "Pod was rejected: SysctlForbidden", False
+    async with world.running() as api:
+        pauses = asyncio.create_task(controller.run(world.cluster))
+        for number in range(KEPT + 1):
+            world.submit(pod(f"rejected-{number}", metadata=owned("high")))
+            await asyncio.sleep(100)
+        assert not any(world.cluster.fleet.rejecting.values())
+        world.rejects = ""
+        world.submit(high(annotations=gang))
+        await asyncio.sleep(600)
+        assert len(api.deletes) == 5
+        pauses.cancel()
 
 
 async def test_a_leader_that_cannot_know_begins_with_a_back_off() -> None:

@@ -14,9 +14,8 @@ from berth_operator.metrics.monitoring.bounds import MOST
 from berth_operator.metrics.monitoring.monitor import PAUSES, SLICE, STRIDE, Monitor
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.listener import NoListener
-from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import GPU, NVIDIA, asks, device, entry, node, pod, waiting
-from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, resource_slice
+from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, resource_slice
 
 PODS = 4_000
 
@@ -103,7 +102,7 @@ async def test_models_are_bounded() -> None:
 
 async def test_devices_of_slices_are_counted_by_driver_and_drivers_are_bounded() -> None:
     cluster = filled()
-    to = ResourceClaims(cluster)
+    to = ClaimsInTurns(cluster)
     to.put_slice(resource_slice(gpu(0), gpu(1), gpu(2), node="a"))
     to.put_slice(resource_slice(gpu(0), node="b", generation=1, name="old"))
     to.put_slice(resource_slice(gpu(0), gpu(1), node="b", generation=2, name="new"))

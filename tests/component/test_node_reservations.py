@@ -123,6 +123,26 @@ def brief(name: str, seconds: int) -> Raw:
     return small(name, activeDeadlineSeconds=seconds, terminationGracePeriodSeconds=0)
 
 
+async def test_a_gang_that_waits_as_long_as_a_pod_for_a_reservation_is_told_what_helps() -> None:
+    world = Crowded()
+    world.nodes("a", "b")
+    world.hold(held("x", 0), held("y", 0, on="b"))
+    of_gang = {names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: "2"}
+    async with world.running():
+        world.submit(*(big(f"member-{number}", annotations=of_gang) for number in range(2)))
+        await asyncio.sleep(REPORT)
+        assert "reserved for gangs" not in world.api.messages("member-0")[-1]
+        since = world.api.pods["member-0"]["status"]["conditions"][0]["lastTransitionTime"]
+        await asyncio.sleep(AFTER)
+        # Something happens on a node, so that the gang is decided again.
+        world.delete("x")
+        world.submit(small("next"))
+        await asyncio.sleep(REPORT)
+        message = world.api.messages("member-0")[-1]
+        assert f"waiting for devices since {since}: no nodes are reserved for gangs" in message
+        assert world.reserved() == {}
+
+
 @pytest.mark.parametrize(
     ("after", "is_bound"), [pytest.param(AFTER, True, id="on"), pytest.param(0.0, False, id="off")]
 )

@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from berth_operator.binding.reports.waiting_pods import QUIET
-from berth_operator.binding.scheduler import BATCH
+from berth_operator.binding.turn import BATCH
 from berth_operator.core.allocators import simple
 from tests.builders import NVIDIA, device, entry, node, pod, pod_group
 from tests.component.test_gangs import member

@@ -11,7 +11,7 @@ from berth_operator.binding.review import CALM
 from berth_operator.state.cache import leaving_pods
 from tests.builders import NVIDIA, Raw, charge, device, entry, node, pod, waiting, whole
 from tests.builders import held as still_held
-from tests.component.world import EPOCH, World, now, refusal
+from tests.component.world import EPOCH, LATENCY, World, now, refusal
 
 pytestmark = pytest.mark.looptime
 
@@ -363,20 +363,51 @@ async def test_an_eviction_without_an_answer_is_sent_again(call: str, fault: Exc
     assert api.nominations == [("high", "node")]
 
 
+BY_POLICY = "pods low is forbidden: ValidatingAdmissionPolicy 'keep' with binding 'keep' denied request: no"
+BY_WEBHOOK = 'admission webhook "keep.example.com" denied the request: no'
+
+
 @pytest.mark.parametrize(
-    ("call", "status"),
+    ("call", "status", "message", "by"),
     [
-        pytest.param("condition low", 403, id="patch"),
-        pytest.param("delete low", 403, id="deletion"),
-        pytest.param("delete low", 409, id="conflict"),
+        pytest.param("condition low", 403, "denied", "", id="patch"),
+        pytest.param("delete low", 422, BY_POLICY, " (validatingadmissionpolicy/keep)", id="policy"),
+        pytest.param("delete low", 404, BY_WEBHOOK, " (webhook/keep.example.com)", id="webhook"),
     ],
 )
-async def test_a_pod_whose_victim_cannot_be_evicted_chooses_again_after_its_back_off(call: str, status: int) -> None:
+async def test_a_pod_whose_deletion_is_refused_is_no_victim_for_a_while(
+    call: str, status: int, message: str, by: str
+) -> None:
+    world = Crowded()
+    world.add_node()
+    world.add_node("other")
+    world.hold(held("low"), held("lower", on="other", priority=5))
+    world.submit(high())
+    world.api.always[call] = refusal(status, message)
+    async with world.running() as api:
+        await asyncio.sleep(GRACE + 10)
+        assert api.bound()["high"] == "other", "another victim was found"
+        assert world.deleted() == ["lower"]
+        world.submit(high("next"))
+        await asyncio.sleep(10)
+        *_, why = api.messages("next")
+        assert why.endswith(f"the API server refuses to delete 1 pod(s) of lower priority{by}.")
+        assert "terminating" not in why
+        assert not world.cluster.fleet.leaving
+        if call == "delete low":
+            assert not api.messages("low"), "it has no condition DisruptionTarget"
+        del world.api.always[call]
+        await asyncio.sleep(60)
+    assert api.bound() == {"high": "other", "next": "node"}
+
+
+async def test_a_pod_whose_victim_cannot_be_evicted_chooses_again_after_its_back_off() -> None:
     world = Crowded()
     world.add_node()
     world.hold(held("low"))
     world.submit(high())
-    world.api.always[call] = refusal(status, "denied")
+    call = "delete low"
+    world.api.always[call] = refusal(409, "denied")
     async with world.running() as api:
         await asyncio.sleep(0.5)
         assert api.nominations == [("high", "node"), ("high", None)]
@@ -412,7 +443,7 @@ async def test_a_victim_whose_deletion_conflicts_with_another_deletion_is_waited
     world.submit(high())
     world.api.always["delete low"] = refusal(409, "the object has been modified")
     async with world.running() as api:
-        await asyncio.sleep(0.015)
+        await asyncio.sleep(LATENCY / 2)
         world.terminate("low")
         await asyncio.sleep(10)
         assert api.deletions

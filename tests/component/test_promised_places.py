@@ -1,12 +1,16 @@
 """Promised places in the scheduling loop: workloads are decided before pods, and their pods get the places."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from berth_api import names
+from berth_operator.core.values.pod_admission import Quota
 from berth_operator.core.values.quota_workload import CheckState, PodSet, QuotaWorkload
+from berth_operator.core.values.request import Toleration
+from berth_operator.state.objects.pod_admission import of_pod
 from tests.builders import NVIDIA, Raw, pod, waiting, whole
 from tests.component.extender_stage import WHOLE, Stage, asking
 from tests.component.world import World
@@ -70,6 +74,30 @@ async def test_a_workload_is_decided_again_when_a_pod_ends_and_before_pods_are()
         world.cluster.workloads.remove("ns/train")
         await asyncio.sleep(1)
         assert api.bound()["small"] == "a"
+
+
+async def test_places_on_a_node_that_is_gone_are_searched_again_while_a_pod_waits_that_cannot_evict() -> None:
+    world = World()
+    world.add_node("a", cards=1)
+    high = pod("high", {NVIDIA: "1"}, on="a", allocated=whole(0), priority=10)
+    without_cards = pod("low", {"cpu": "1"}, on="a")
+    for raw in (high, without_cards):
+        world.api.pods[raw["metadata"]["name"]] = raw
+        world.pods.apply("ADDED", raw)
+    async with world.running():
+        world.submit(pod("waits", {NVIDIA: "1"}, priority=1))
+        await asyncio.sleep(1)
+        world.add_node("b", cards=2, taints=[{"key": "apart", "effect": "NoSchedule"}])
+        tolerant = waiting(request={NVIDIA: 1}, priority=5)
+        request = replace(tolerant.request, tolerations=(Toleration(key="apart", operator="Exists"),))
+        pod_set = PodSet(name="main", pods=(replace(tolerant, request=request),) * 2)
+        world.cluster.workloads.put(replace(workload("train", 2), pod_sets=(pod_set,), priority=5))
+        await asyncio.sleep(1)
+        assert promised(world, "train") == ["b", "b"]
+        world.cluster.node_cache.remove_node("b")
+        world.cluster.node_cache.remove_device("b")
+        await asyncio.sleep(30)
+        assert promised(world, "train") == []
 
 
 async def test_a_pod_of_higher_priority_takes_promised_places_and_may_evict_for_them() -> None:
@@ -147,3 +175,42 @@ async def test_kube_scheduler_may_evict_for_a_place_that_is_promised_in_part() -
         world.delete("low")
         assert not stage.filter(stage.create(asking("small"))).names, "both cards are kept for the nominated pod"
         assert stage.filter(nominated).names == ["a"]
+
+
+def quota(world: World, hard: int) -> None:
+    name = f"requests.{NVIDIA}"
+    world.cluster.admission_rules.put_quota("ns", Quota(name="cards", hard={name: hard}, used={}))
+
+
+@pytest.mark.parametrize("existing", [0, 1])
+async def test_a_workload_that_a_resource_quota_refuses_is_pending_with_the_reason(existing: int) -> None:
+    """Pods that Kueue holds back by gates are in the quota's use already."""
+    world = World()
+    world.add_node("a", cards=2)
+    quota(world, 1)
+    admission = of_pod({"containers": [{"name": "main", "resources": {"limits": {NVIDIA: "1"}}}]})
+    made = workload("train", 2, existing=existing)
+    pods = tuple(replace(each, admission=admission) for each in made.pod_sets[0].pods)
+    async with world.running():
+        world.cluster.workloads.put(replace(made, pod_sets=(PodSet(name="main", pods=pods),)))
+        await asyncio.sleep(1)
+        if existing:
+            assert [each.state for each in world.answers] == [CheckState.READY]
+            quota(world, 0)
+            world.cluster.listener.work_ready()
+            await asyncio.sleep(1)
+            assert world.answers[-1].state is CheckState.RETRY
+            assert not promised(world, "train")
+            return
+        [answer] = world.answers
+        assert answer.state is CheckState.PENDING
+        assert answer.message == (
+            "exceeded quota: cards, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=0, "
+            "limited: requests.nvidia.com/gpu=1. Its pods would not be created."
+        )
+        assert not promised(world, "train")
+        quota(world, 2)
+        world.cluster.listener.work_ready()
+        await asyncio.sleep(2)
+        assert world.answers[-1].state is CheckState.READY
+        assert promised(world, "train") == ["a", "a"]

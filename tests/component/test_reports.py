@@ -700,6 +700,41 @@ async def test_pods_that_cannot_be_written_delay_no_others() -> None:
     assert len(api.patches) == 100
 
 
+@pytest.mark.parametrize("status", [403, 404, 422])
+async def test_without_a_condition_the_event_shows_why_a_pod_waits(status: int) -> None:
+    world = World()
+    create_pods(world, 1, "a")
+    answer = refusal(status, 'admission webhook "no.example.com" denied the request: no')
+    world.api.always["condition a0"] = answer
+    async with world.running() as api:
+        report_failure(world, ["a0"], "reason")
+        await asyncio.sleep(1)
+        assert api.events_of("a0", "FailedScheduling") == ["reason"]
+        refusal_text = world.reporter.refusal("uid-a0")
+        assert refusal_text == f"its condition cannot be written, refused by webhook/no.example.com: {answer}"
+        world.reporter.refused(waiting("a0"), answer.message, "node")
+        assert world.reporter.refusal("uid-a0").startswith(
+            f"decided for node, refused by webhook/no.example.com: {answer.message}; its condition cannot"
+        )
+        world.api.always.clear()
+        await asyncio.sleep(MAX_RETRY + 1)
+        assert api.messages("a0") == [answer.message]
+        assert world.reporter.refusal("uid-a0").endswith(answer.message)
+
+
+async def test_a_condition_that_was_refused_for_seconds_is_written_within_as_many() -> None:
+    world = World()
+    create_pods(world, 1, "a")
+    world.api.always["condition a0"] = refusal(422, "ValidatingAdmissionPolicy 'strict' denied request: no")
+    async with world.running() as api:
+        report_failure(world, ["a0"], "reason")
+        await asyncio.sleep(6)
+        assert api.messages("a0") == []
+        world.api.always.clear()
+        await asyncio.sleep(6)
+    assert api.messages("a0") == ["reason"]
+
+
 async def test_an_event_that_is_refused_delays_no_condition_of_its_pod() -> None:
     world = World()
     create_pods(world, 1, "a")

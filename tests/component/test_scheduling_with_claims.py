@@ -1,18 +1,22 @@
 """From decision to Binding of pods with ResourceClaims, and what happens to the claims of pods that are not bound."""
 
 import asyncio
+import random
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from berth_api import names
+from berth_api.names import DRA_DRIVER
 from berth_client.errors import ApiError
 from berth_operator.binding.prebind.claims import CONDITIONS_TIMEOUT, TIMEOUT
+from berth_operator.core.decision.gang import NOT_FINISHED
 from berth_operator.core.dra import status
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import pod, pod_group
+from tests.claims import own, together
 from tests.component import claim_server
 from tests.component.claim_server import LAG
 from tests.component.world import Api, Raw, World, refusal
@@ -425,3 +429,39 @@ async def test_a_search_that_ended_at_its_bound_goes_on_in_turns_that_are_idle()
         claims.pod("q")
         await asyncio.sleep(5)
         assert api.bound() == {"q": "node"}
+
+
+async def test_a_gang_gets_all_instances_of_a_card() -> None:
+    claims = Claims(gpus=0)
+    claims.world.cluster.set_own_pools(OwnPools(drivers=frozenset({DRA_DRIVER})))
+    for device_class in own.CLASSES:
+        claims.watch.put_class(device_class)
+    for made in together.in_order(together.divided("A100"), "as listed", random.Random(0)):
+        claims.watch.put_slice(made)
+    large = f'device.capacity["{DRA_DRIVER}"].memory.compareTo(quantity("5Gi")) >= 0'
+    first, second = together.split((3, 3), 0, expression=large)
+    async with claims.world.running() as api:
+        await claims.put(
+            {**claim("c"), "spec": {"devices": {"requests": first}}},
+            {**claim("d"), "spec": {"devices": {"requests": second}}},
+        )
+        claims.gang(m0="c", m1="d")
+        await asyncio.sleep(5)
+        assert api.bound() == {"m0": "node", "m1": "node"}
+        starts = [device[-1] for held in claims.held().values() for device in held]
+        assert sorted(starts) == ["0", "1", "2", "3", "4", "5", "6"]
+
+
+async def test_a_gang_whose_search_for_devices_ended_at_its_bound_reports_it() -> None:
+    claims = Claims()
+    shared = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "10"}}}
+    claims.watch.put_slice(resource_slice(*({**gpu(number), **shared} for number in range(8)), node="node"))
+    exactly = {"deviceClassName": NVIDIA_DRIVER, "capacity": {"requests": {"memory": "6"}}}
+    names_ = [f"c{number}" for number in range(9)]
+    async with claims.world.running() as api:
+        spec = {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+        await claims.put(*({**claim(name), "spec": spec} for name in names_))
+        claims.gang(**{f"m{number}": name for number, name in enumerate(names_)})
+        await asyncio.sleep(5)
+        assert not api.bound()
+        assert api.messages("m0")[-1].endswith(NOT_FINISHED)

@@ -135,6 +135,7 @@ class World:
             managed=lambda: {"berth-scheduler"},
             ranking=lambda _uid: None,
             reservation=lambda _uid: "",
+            refusal=lambda _uid: "",
             term=lambda: 1,
         )
         profiles = Configuration(

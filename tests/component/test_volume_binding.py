@@ -86,8 +86,8 @@ class Server:
     async def get_pod(self, _namespace: str, _name: str) -> Raw:
         raise NotImplementedError
 
-    async def delete_pod(self, _namespace: str, name: str, _uid: str) -> None:
-        raise AssertionError(f"{name} was not bound")
+    async def delete_pod(self, namespace: str, name: str, uid: str, *, dry_run: bool = False) -> None:
+        raise AssertionError(f"{namespace}/{name} ({uid}) was not bound; dry run: {dry_run}")
 
     async def patch_event(self, _namespace: str, name: str, _patch: Raw) -> None:
         raise AssertionError(f"no pod waits for two reasons: {name}")

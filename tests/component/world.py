@@ -133,8 +133,13 @@ class Api:
             raise refusal(404, f"pods {name} not found")
         return copy.deepcopy(self.pods[name])
 
-    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+    async def delete_pod(self, namespace: str, name: str, uid: str, *, dry_run: bool = False) -> None:
         assert namespace == "ns"
+        if dry_run:
+            await asyncio.sleep(self.latency)
+            if fault := self.always.get(f"delete {name}"):
+                raise fault
+            return
         self.deletions.append((now(), name))
         await self._answer(f"delete {name}")
         if name not in self.pods:

@@ -18,8 +18,7 @@ from berth_agent.inventory.completed import CompletedInventory
 from berth_agent.inventory.device_infos import DeviceInfos
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
-from berth_agent.isolation import allocations
-from berth_agent.kubelet import podresources
+from berth_agent.kubelet import allocations, podresources
 from berth_agent.kubelet.admission import checkpoint, pods
 from berth_agent.kubelet.admission.checkpoint import VERSION, Checkpoint, CheckpointData
 from berth_agent.kubelet.admission.mirror import Mirror

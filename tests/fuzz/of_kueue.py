@@ -6,6 +6,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from berth_operator.core.dra.fields import FieldError
+from berth_operator.core.values.pod_admission import PriorityClass
 from berth_operator.state.objects import pod_sets, workloads
 from berth_operator.state.objects.pod_sets import Templates, UnknownFlavorError
 from tests.fuzz import inputs
@@ -42,7 +43,9 @@ _FLAVOR: Final = flavor(labels={"model": "A100"}, tolerations=[_TOLERATION])
 def _parse(drawn: tuple[dict[str, Any], dict[str, Any]]) -> object:
     raw, other = drawn
     kept = workloads.transform({**copy.deepcopy(raw), "metadata": {"namespace": "ns", "name": "job", "uid": "u"}})
-    templates = Templates(flavors={"any": pod_sets.read_flavor(other)}, priority_classes={"high": {"value": 7}})
+    templates = Templates(
+        flavors={"any": pod_sets.read_flavor(other)}, priority_classes={"high": PriorityClass(value=7)}
+    )
     view = workloads.read(kept, (CHECK,), lambda root: pod_sets.read(root, templates))
     return None if view is None else sum(1 for _ in view.workload.pods)
 

@@ -34,11 +34,19 @@ class DraDriver:
         self._count = devices
 
     def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start the program, and wait until its slices list the devices."""
         [program] = programs.ensure([PROGRAM]).values()
         options = (f"--node-name={self.node.name}", f"--num-devices={self._count}", f"--cdi-root={CDI}")
         command = [str(program), f"--kubeconfig={self.node.cluster.kubeconfig}", *options]
         self.node.start_program(PROGRAM, command, ready=self._is_ready, what=f"the devices of {NAME}")
-        return self
+
+    def stop(self) -> None:
+        """End the program. Kubelet removes its slices after half a minute."""
+        self.node.stop_program(PROGRAM)
 
     def __exit__(
         self,
@@ -46,8 +54,7 @@ class DraDriver:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.node.stop_program(PROGRAM)
-        # Kubelet would do it after half a minute.
+        self.stop()
         self.node.cluster.api.delete(SLICES, fieldSelector=f"spec.driver={NAME}")
 
     def devices(self) -> dict[str, Manifest]:

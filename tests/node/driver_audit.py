@@ -1,10 +1,11 @@
 """What containers really have of a node's cards, compared with what claims, annotations and kubelet say.
 
-It reads the containers' own /dev, and shares no code with the agent.
+It reads the containers' own /dev, and shares no code with the agent. It also says what the Device must say.
 """
 
 import contextlib
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import orjson
@@ -13,6 +14,7 @@ from berth_api.names import DRA_DRIVER
 from devcluster.control_plane.api import Manifest
 from devcluster.errors import DevclusterError
 from devcluster.waiting import WaitError
+from tests.chaos import device_auditor
 from tests.integration.operator import world
 from tests.node.dra_driver import SLICES
 from tests.node.stage import Stage
@@ -28,6 +30,8 @@ class Findings:
     """Pods that did not start or end in time."""
     leftover: list[str] = field(default_factory=list)
     """What was left of pods that have ended."""
+    untrue: list[str] = field(default_factory=list)
+    """What the Device said that was not true, although nothing had happened for a while."""
 
 
 def claim_of(pod: Manifest) -> str:
@@ -42,7 +46,7 @@ def audit(stage: Stage, findings: Findings, when: str) -> None:
     """Compare all containers that run with what their pods should have."""
     uuids = {f"nvidia{gpu.minor}": gpu.uuid for gpu in stage.machine.gpus}
     owners: dict[str, str] = {}
-    pods = [pod for pod in stage.arena.list("pods") if _runs(pod)]
+    pods = [pod for pod in stage.arena.list("pods") if has_started(pod)]
     by_name = {pod["metadata"]["name"] for pod in pods if not claim_of(pod)}
     # A kubelet that has just started reports nothing yet. What it does not report at all is found below.
     with contextlib.suppress(WaitError):
@@ -66,7 +70,22 @@ def audit(stage: Stage, findings: Findings, when: str) -> None:
             findings.double.append(f"{when}: {name} has {sorted(cards)}, of kubelet {sorted(granted)}, not {wanted}")
 
 
-def _runs(pod: Manifest) -> bool:
+def real(stage: Stage, *, on_demand: Collection[str]) -> device_auditor.Facts:
+    """Return what the Device must say while nothing changes; `on_demand` as in `device_auditor.facts`."""
+    uuids = {f"nvidia{gpu.minor}": gpu.uuid for gpu in stage.machine.gpus}
+    held: dict[str, set[str]] = {}
+    claimed: set[tuple[str, str]] = set()
+    for pod in filter(has_started, stage.arena.list("pods")):
+        if claim := claim_of(pod):
+            claimed |= {(claim, result["device"]) for result in _results(stage, claim)}
+        else:
+            nodes = stage.node.container(pod).devices
+            held[pod["metadata"]["name"]] = {uuids[node] for node in nodes if node in uuids}
+    return device_auditor.facts(stage.machine, on_demand=on_demand, held=held, claimed=claimed)
+
+
+def has_started(pod: Manifest) -> bool:
+    """Return whether all containers of a pod run."""
     statuses = pod["status"].get("containerStatuses") or []
     return bool(statuses) and all("running" in status["state"] for status in statuses)
 
@@ -94,8 +113,13 @@ def listed(stage: Stage) -> list[str]:
 
 
 def _of_claim(stage: Stage, name: str) -> set[str]:
-    results = stage.arena.get("resourceclaims", name)["status"]["allocation"]["devices"]["results"]
-    return {gpu.uuid for gpu in stage.machine.gpus for result in results if gpu.uuid.lower() == result["device"]}
+    devices = {result["device"] for result in _results(stage, name)}
+    return {gpu.uuid for gpu in stage.machine.gpus if gpu.uuid.lower() in devices}
+
+
+def _results(stage: Stage, claim: str) -> list[Manifest]:
+    results: list[Manifest] = stage.arena.get("resourceclaims", claim)["status"]["allocation"]["devices"]["results"]
+    return results
 
 
 def _of_annotation(pod: Manifest) -> set[str]:

@@ -137,15 +137,16 @@ class Stage:
     def _make_device_nodes(self) -> None:
         (self._folder / "dev").mkdir()
         for name in ("nvidiactl", "nvidia-uvm"):
-            self._make_node(name)
+            self.make_node(name)
         for gpu in self.machine.gpus:
             self.make_device_node(gpu)
 
     def make_device_node(self, gpu: Gpu) -> None:
         """Make what stands for a card under /dev."""
-        self._make_node(f"nvidia{gpu.minor}")
+        self.make_node(f"nvidia{gpu.minor}")
 
-    def _make_node(self, name: str) -> None:
+    def make_node(self, name: str) -> None:
+        """Make a node under /dev."""
         os.mknod(self._folder / "dev" / name, stat.S_IFCHR | 0o666, NULL)
 
     def is_injected(self) -> bool:
@@ -335,8 +336,8 @@ class Stage:
         self.arena.merge("devices", self.node.name, {"metadata": {"annotations": {annotation: value}}})
 
     def free(self) -> list[int]:
-        """Return the minors of the cards that are free and healthy on the Device."""
-        uses = self.device()["status"]["devices"]
+        """Return the minors of the cards that are free and healthy on the Device; none before the operator's status."""
+        uses = self.device().get("status", {}).get("devices", ())
         return [use["minor"] for use in uses if use["free"]["kubernetes.io/gpu-core"] == "100"]
 
 

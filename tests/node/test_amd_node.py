@@ -3,34 +3,38 @@
 The cards are a generated sysfs, and their device nodes stand for real ones.
 """
 
-# ruff: noqa: N802, ARG002 - the interface of a device plugin names its methods and arguments
-
-import asyncio
+import contextlib
 import os
 import stat
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import grpc.aio
+import pytest
 
-from berth_agent.kubelet_api import deviceplugin_pb2 as messages
-from berth_agent.kubelet_api.deviceplugin_pb2_grpc import (
-    DevicePluginServicer,
-    RegistrationStub,
-    add_DevicePluginServicer_to_server,
-)
 from berth_api import names
 from devcluster import Arena
+from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
 from tests import amd_trees
 from tests.amd_trees import MI210
+from tests.node.boxes import running
+from tests.node.other_plugin import OtherPlugin
 from tests.node.stage import NULL, Stage
+from tests.node.test_own_driver import (
+    DEADLINE,
+    claim_of,
+    classes,
+    devices,
+    give_by,
+    own_pools,
+    slices,
+    submit_by_claim,
+)
 from tests.nvml.fixture import NvmlFixture, a100
 
 CARDS = "amd.com/gpu"
+PARTITIONS = 8
+"""Of an MI300X in the mode CPX. All have the PCI address of their card."""
 
 
 class Machine(NvmlFixture):
@@ -49,19 +53,34 @@ class Machine(NvmlFixture):
         )
 
 
+class Partitioned(Machine):
+    """A machine with MI300X in the mode CPX."""
+
+    def __init__(self, folder: Path, *, cards: int) -> None:
+        super().__init__(folder, gpus=[a100(minor) for minor in range(cards * PARTITIONS)])
+        self.cards = cards
+
+    def write(self) -> None:
+        amd_trees.mi300x(self.sysfs, cards=self.cards, compute="CPX", is_privileged=True)
+
+
 class AmdStage(Stage):
     """A stage with AMD's cards."""
 
     machine: Machine
 
-    def __init__(self, node: RealNode, arena: Arena, folder: Path, **more: object) -> None:
+    def __init__(
+        self, node: RealNode, arena: Arena, folder: Path, *, machine: Machine | None = None, **more: object
+    ) -> None:
+        machine = machine or Machine(folder, gpus=[a100(minor) for minor in range(len(MI210))])
         options = {"device_list_strategy": "envvar", "resync_interval": 1.0, **more}
-        super().__init__(node, arena, folder, gpus=[a100(minor) for minor in range(len(MI210))], **options)
-        self.machine = Machine(folder, gpus=self.machine.gpus)
+        super().__init__(node, arena, folder, gpus=machine.gpus, **options)
+        self.machine = machine
 
     def _make_device_nodes(self) -> None:
         (self._folder / "dev/dri").mkdir(parents=True)
-        cards = [f"dri/{kind}" for minor in range(len(MI210)) for kind in (f"card{minor + 1}", f"renderD{minor + 128}")]
+        minors = range(len(self.machine.gpus))
+        cards = [f"dri/{kind}" for minor in minors for kind in (f"card{minor + 1}", f"renderD{minor + 128}")]
         for name in ("kfd", *cards):
             os.mknod(self._folder / "dev" / name, stat.S_IFCHR | 0o666, NULL)
 
@@ -116,57 +135,9 @@ def test_pods_get_the_cards_of_their_annotations(arena: Arena, node: RealNode, t
         stage.check_given("late")
 
 
-class StandIn(DevicePluginServicer):
-    """What kubelet sees of AMD's device plugin: cards by their PCI addresses, and no preference."""
-
-    async def GetDevicePluginOptions(self, request: Any, context: Any) -> messages.DevicePluginOptions:
-        return messages.DevicePluginOptions()
-
-    async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[messages.ListAndWatchResponse]:
-        devices = [messages.Device(ID=place.address, health="Healthy") for place in MI210]
-        yield messages.ListAndWatchResponse(devices=devices)
-        await asyncio.Event().wait()
-
-    async def GetPreferredAllocation(self, request: Any, context: Any) -> messages.PreferredAllocationResponse:
-        raise AssertionError("it was not offered")
-
-    async def Allocate(self, request: Any, context: Any) -> messages.AllocateResponse:
-        answers = [messages.ContainerAllocateResponse() for _ in request.container_requests]
-        return messages.AllocateResponse(container_responses=answers)
-
-    async def PreStartContainer(self, request: Any, context: Any) -> messages.PreStartContainerResponse:
-        raise AssertionError("it was not asked for")
-
-
-@contextmanager
-def amds_plugin(node: RealNode) -> Iterator[None]:
-    """Serve the stand-in in a thread of its own, and register it with kubelet."""
-    socket = node.device_plugins / "amd.com_gpu"
-
-    async def serve() -> None:
-        server = grpc.aio.server()
-        add_DevicePluginServicer_to_server(StandIn(), server)
-        server.add_insecure_port(f"unix://{socket}")
-        await server.start()
-        request = messages.RegisterRequest(version="v1beta1", endpoint=socket.name, resource_name=CARDS)
-        async with grpc.aio.insecure_channel(f"unix://{node.device_plugins / 'kubelet.sock'}") as channel:
-            await RegistrationStub(channel).Register(request)
-        await asyncio.to_thread(ended.wait)
-        await server.stop(grace=None)
-
-    ended = threading.Event()
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-    socket.unlink(missing_ok=True)
-
-
 def test_the_cards_that_amds_plugin_gave_are_charged(arena: Arena, node: RealNode, tmp_path: Path) -> None:
-    with AmdStage(node, arena, tmp_path, device_plugin=None) as stage, amds_plugin(node):
+    plugin = OtherPlugin(node, resource=CARDS, ids=[place.address for place in MI210])
+    with AmdStage(node, arena, tmp_path, device_plugin=None) as stage, plugin:
         stage.wait(lambda: node.allocatable(CARDS) == len(MI210), what="the cards on offer")
         stage.submit({CARDS: "3"}, "three")
         stage.wait(lambda: stage.is_running("three"), what="three to run")
@@ -176,3 +147,72 @@ def test_the_cards_that_amds_plugin_gave_are_charged(arena: Arena, node: RealNod
         [held] = stage.device()["status"]["held"]
         assert {device["id"] for device in held["devices"]} == {f"GPU-{MI210[minor].unique_id}" for minor in given}
         stage.remove("three")
+
+
+@contextlib.contextmanager
+def by_name_and_by_claim(node: RealNode, arena: Arena, folder: Path, *, cards: int) -> Iterator[AmdStage]:
+    """Run a node whose partitions of MI300X are given by name and, by Berth's own driver, to claims."""
+    options = {"dra": True, "dra_own_pools": True, "kubelet_folder": node.root}
+    machine = Partitioned(folder, cards=cards)
+    with AmdStage(node, arena, folder, machine=machine, **options) as stage, classes(arena):
+        stage.operator.stop()
+        stage.start_operator(config=own_pools(arena, folder), scheduler_names=None)
+        try:
+            give_by(stage, "both")
+            stage.wait(lambda: len(devices(slices(stage))) == cards * PARTITIONS, what="the partitions in slices")
+            yield stage
+        finally:
+            # Pods cannot end without their driver.
+            for name in stage.names():
+                stage.remove(name)
+            give_by(stage, None)
+            stage.wait(lambda: not slices(stage), what="the slices to go")
+
+
+def of_claim(stage: AmdStage, pod: Manifest) -> int:
+    """Check that a pod's container has the partition of its claim alone; return the minor."""
+    claim = stage.arena.get("resourceclaims", claim_of(pod))
+    [result] = claim["status"]["allocation"]["devices"]["results"]
+    [minor] = [card["minor"] for card in stage.device()["spec"]["devices"] if card["id"].lower() == result["device"]]
+    assert render_nodes(stage, pod) == {f"renderD{minor + 128}"}
+    return int(minor)
+
+
+def render_nodes(stage: AmdStage, pod: Manifest) -> set[str]:
+    """Return the render nodes that a pod's container sees."""
+    folder = Path(f"/proc/{stage.node.container(pod).pid}/root/dev/dri")
+    return {path.name for path in folder.iterdir() if path.name.startswith("renderD")}
+
+
+@pytest.mark.parametrize("first", ["by name", "by claim"])
+def test_pods_by_name_and_by_claim_share_one_partitioned_card(
+    arena: Arena, node: RealNode, tmp_path: Path, first: str
+) -> None:
+    def by_name() -> None:
+        stage.submit({CARDS: "1"}, "named")
+        stage.wait(lambda: stage.is_running("named"), what="the pod by name to run")
+
+    def by_claim() -> None:
+        submit_by_claim(stage, "claimed", arena.scheduler_name)
+        running(arena, "claimed", deadline=DEADLINE)
+
+    with by_name_and_by_claim(node, arena, tmp_path, cards=1) as stage:
+        for start in (by_name, by_claim) if first == "by name" else (by_claim, by_name):
+            start()
+        [named] = stage.cards("named")
+        claimed = of_claim(stage, stage.read("claimed"))
+        assert named != claimed
+        assert render_nodes(stage, stage.read("named")) == {f"renderD{named + 128}"}
+        others = [minor for minor in range(PARTITIONS) if minor not in (named, claimed)]
+        stage.wait(lambda: stage.free() == others, what="the other partitions to be free")
+
+
+def test_ten_claims_hold_ten_partitions(arena: Arena, node: RealNode, tmp_path: Path) -> None:
+    with by_name_and_by_claim(node, arena, tmp_path, cards=8) as stage:
+        names = [f"claimed-{number}" for number in range(10)]
+        for name in names:
+            submit_by_claim(stage, name, arena.scheduler_name)
+        held = {of_claim(stage, running(arena, name, deadline=DEADLINE)) for name in names}
+        assert len(held) == len(names)
+        free = [minor for minor in range(8 * PARTITIONS) if minor not in held]
+        stage.wait(lambda: stage.free() == free, what="the other partitions to be free")

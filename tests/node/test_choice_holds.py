@@ -59,6 +59,31 @@ def test_a_burst_of_pods_is_admitted_without_a_refusal(arena: Arena, node: RealN
         assert "refused" not in stage.agent.text()
 
 
+def test_a_card_by_share_is_given_again_when_the_last_process_of_its_pod_has_ended(
+    arena: Arena, node: RealNode, tmp_path: Path
+) -> None:
+    with Stage(node, arena, tmp_path, gpus=[a100(0)]) as stage:
+        stage.submit({SHARE: "100"}, "first")
+        stage.hold("first")
+        uid = stage.read("first")["metadata"]["uid"]
+        stage.wait(lambda: uid in running_pods(stage), what="the agent to list the pod")
+        # kubelet does not end its containers, so they run on after the pod is gone.
+        node.pause_daemon("kubelet")
+        arena.delete("pods", "first", grace_seconds=0)
+        stage.submit({SHARE: "100"}, "next")
+        stage.wait(lambda: stage.waits("next"), what="the next pod to wait for the card")
+        assert uid in running_pods(stage)
+        node.kill_daemon("kubelet")
+        node.start_daemon("kubelet")
+        stage.hold("next", deadline=LONG)
+        assert uid not in running_pods(stage)
+
+
+def running_pods(stage: Stage) -> set[str]:
+    """Return the UIDs of the pods that the Device lists as running with GPUs which kubelet does not know."""
+    return {pod["podUID"] for pod in stage.device().get("status", {}).get("running", ())}
+
+
 def divided(index: int) -> Gpu:
     """Return a card in MIG mode with two small instances and a large one."""
     small = [instance(index, at, "1g.10gb", at, 1) for at in (7, 8)]

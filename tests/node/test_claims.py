@@ -86,7 +86,7 @@ def reported(stage: Stage, claim: Manifest, device: str) -> bool:
 
 def holders(stage: Stage) -> Holders:
     """Return what holds the cards, as the Device shows it."""
-    uses = stage.device()["status"]["devices"]
+    uses = stage.device()["status"].get("devices", ())
     return {use["minor"]: [(each["name"], each["uid"]) for each in use["holders"]] for use in uses if use["holders"]}
 
 

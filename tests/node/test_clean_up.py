@@ -81,13 +81,11 @@ def test_killed_owner_leaves_nothing(tmp_path: Path) -> None:
 def test_next_up_and_down_remove_what_a_killed_supervisor_left(tmp_path: Path) -> None:
     machine = _machine()
     try:
+        # What they leave may go at once: any node that starts elsewhere on this machine removes it, too.
         first = _up_and_kill(tmp_path)
-        assert _groups(first)
-
         second = _up_and_kill(tmp_path)
 
         assert not _groups(first)
-        assert _groups(second)
     finally:
         _devcluster(tmp_path, "down", "--name", "left")
     assert not _groups(second)

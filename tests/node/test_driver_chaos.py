@@ -24,8 +24,10 @@ from devcluster import Arena
 from devcluster.real_node import RealNode
 from devcluster.real_node.node import Daemon
 from devcluster.waiting import WaitError
+from tests.chaos import device_auditor
+from tests.chaos.node_faults import NodeFaults
 from tests.node.boxes import START_SECONDS, box
-from tests.node.driver_audit import Findings, audit, claim_of, leftovers, listed, sockets
+from tests.node.driver_audit import Findings, audit, claim_of, has_started, leftovers, listed, real, sockets
 from tests.node.stage import GPU, NULL, Stage
 from tests.node.test_own_driver import by_claim, classes, give_by, own_pools, submit_by_claim
 from tests.nvml.fixture import a100
@@ -34,9 +36,11 @@ from tests.processes import Process
 PODS: Final = int(os.environ.get("BERTH_PODS", "6"))
 SEED: Final = int(os.environ.get("BERTH_SEED") or datetime.now(UTC).strftime("%Y%m%d"))
 """Of all that is drawn; printed with the findings."""
-CARDS: Final = 6
+CARDS: Final = 12
+"""Twice as many as pods. The card of a pod by class is withheld from the device plugin, and kubelet counts the pod as a
+user of one of the other cards."""
 BATCH: Final = 3
-"""Pods of a round. As many may stay from earlier rounds, so that each pod has a card soon."""
+"""Pods of a round. As many may stay from earlier rounds."""
 NEXT_TRY: Final = 90.0
 """Seconds after which kubelet prepares a claim again."""
 REFUSED: Final = "FailedPrepareDynamicResources"
@@ -51,11 +55,17 @@ FAILS_PODS: Final = ("agent", "checkpoint", "kubelet", "reboot")
 class Chaos:
     """One run."""
 
+    on_demand: frozenset[str] = frozenset()
+    """UUIDs of the cards whose instances come and go with claims."""
+
     def __init__(self, stage: Stage, boot: Path) -> None:
         self.stage, self._boot = stage, boot
         self.patience = STUCK
         """Seconds after which what does not happen is stuck."""
         self.random = random.Random(SEED)
+        self._node_faults = NodeFaults(
+            stage.arena, stage.node.name, stage.machine, cdi=stage.node.cdi, draws=self.random
+        )
         self.findings = Findings()
         self.counts: dict[str, int] = {}
         self._failed: set[str] = set()
@@ -67,6 +77,8 @@ class Chaos:
             "checkpoint": self._damage_checkpoint,
             "kubelet": lambda: self._restart("kubelet"),
             "containerd": lambda: self._restart("containerd"),
+            **self._node_faults.kinds,
+            "CDI files": self._remove_cdi_files,
         }
 
     def round(self, what: str) -> None:
@@ -91,6 +103,22 @@ class Chaos:
             self.findings.stuck.append(f"round {self.pods // BATCH}: a call failed during an upgrade")
         audit(stage, self.findings, f"round {self.pods // BATCH} ({mode}, {what})")
         self.end(self.random.sample(sorted(stage.names()), max(0, len(stage.names()) - BATCH)))
+        self.be_quiet(f"round {self.pods // BATCH} ({mode}, {what})")
+
+    def be_quiet(self, when: str) -> None:
+        """Compare the Device with what is true. Then let a card fail that no pod has, and recover."""
+        self._compare(when)
+        facts = real(self.stage, on_demand=self.on_demand)
+        used = {card for card, what in facts if what in ("held", "claimed")}
+        gpu = self.random.choice([gpu for gpu in self.stage.machine.gpus if gpu.uuid not in used])
+        for has_failed in (True, False):
+            self._node_faults.set(gpu, has_failed=has_failed)
+            self._compare(f"{when}, {gpu.uuid} {'failed' if has_failed else 'recovered'}")
+
+    def _compare(self, when: str) -> None:
+        facts = real(self.stage, on_demand=self.on_demand)
+        lies = device_auditor.lasting(lambda: device_auditor.lies(self.stage.device(), facts))
+        self.findings.untrue += [f"{when}: {lie}" for lie in lies]
 
     def happen(self, what: str, old: Process) -> None:
         """Do what a round tests: a fault, a reboot, or the end of the old agent, for which the next one waits."""
@@ -162,6 +190,22 @@ class Chaos:
             record.write_bytes(record.read_bytes()[: record.stat().st_size // 2])
         self.stage.start_agent()
 
+    def _remove_cdi_files(self) -> None:
+        """Remove all CDI files. Containers that crash afterwards must start again."""
+        stage = self.stage
+        pods = {pod["metadata"]["name"]: pod for pod in stage.arena.list("pods") if has_started(pod)}
+        restarts = {name: stage.restarts(name) for name in pods}
+        self._node_faults.remove_cdi_files()
+        time.sleep(self.random.uniform(0, 2))
+        for pod in pods.values():
+            os.kill(stage.node.container(pod).pid, signal.SIGKILL)
+        for name, count in restarts.items():
+            has_restarted = partial(self._has_restarted, name, count)
+            self.within(has_restarted, f"{name} does not start again after its CDI file was removed")
+
+    def _has_restarted(self, name: str, count: int) -> bool:
+        return self.stage.restarts(name) > count and self.runs(name)
+
     def _restart(self, daemon: Daemon) -> None:
         """Kill kubelet or containerd, and start it again."""
         self.stage.node.kill_daemon(daemon)
@@ -193,15 +237,22 @@ class Chaos:
 
 
 def plan(chaos: Chaos, rounds: int) -> Iterator[str]:
-    """Yield what happens in each round: two upgrades and a reboot, and any of the faults."""
+    """Yield what happens in each round: two upgrades and a reboot, and else the faults in turn."""
     fixed = {rounds // 4: "upgrade", rounds // 2: "reboot", 3 * rounds // 4: "upgrade"} if rounds > BATCH else {}
+    faults = in_turn(chaos)
     for number in range(rounds):
-        yield fixed.get(number) or chaos.random.choice([*chaos.faults, "nothing"])
+        yield fixed.get(number) or next(faults)
+
+
+def in_turn(chaos: Chaos) -> Iterator[str]:
+    """Yield each fault once in a random order, then all again without end."""
+    while True:
+        yield from chaos.random.sample([*chaos.faults], len(chaos.faults))
 
 
 @pytest.fixture
 def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
-    """Return a node with six cards, the driver, the operator with its pools, and the files of a boot id."""
+    """Return a node with its cards, the driver, the operator with its pools, and the files of a boot id."""
     boot = boot_file(tmp_path)
     boot.parent.mkdir(parents=True)
     boot.write_text("boot-0")
@@ -250,7 +301,7 @@ def test_no_card_has_two_owners_and_nothing_is_left_whatever_is_killed(stage: St
     counts = {"seed": SEED, "pods": chaos.pods, "happened": chaos.counts}
     found = {kind: len(texts) for kind, texts in vars(findings).items()}
     sys.stdout.write(
-        "\n".join([*findings.double, *findings.stuck, *findings.leftover, json.dumps(counts | found)]) + "\n"
+        "\n".join([*(text for texts in vars(findings).values() for text in texts), json.dumps(counts | found)]) + "\n"
     )
     assert not any(found.values()), findings
 

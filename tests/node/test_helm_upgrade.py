@@ -21,6 +21,7 @@ import yaml
 from devcluster import Arena, Cluster
 from devcluster.building import images
 from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.components import PLUGINS
 from devcluster.control_plane.nodes import Strings
 from devcluster.real_node import RealNode
 from tests import previous, released
@@ -96,8 +97,13 @@ class Releases:
 
 @pytest.fixture
 def own_cluster(image_archives: list[Path]) -> Iterator[Cluster]:  # noqa: ARG001 - built before its timeout runs
-    """A cluster of the test's own: the names in the chart belong to the whole cluster."""
-    with Cluster() as running:
+    """A cluster of the test's own: the names in the chart belong to the whole cluster.
+
+    The version before works in it: OwnerReferencesPermissionEnforcement is off, with which its agents publish nothing,
+    and PodTopologyLabels, with which it binds no pod to a node with a zone.
+    """
+    arguments = [f"{PLUGINS}=NamespaceLifecycle", "--disable-admission-plugins=PodTopologyLabels"]
+    with Cluster(extra_args={"kube-apiserver": arguments}) as running:
         running.install_crds(previous.unpacked() / "crds")
         running.play_device_plugins()
         yield running
@@ -129,7 +135,7 @@ def simulated(arena: Arena, tmp_path: Path) -> Iterator[None]:
     fleet = tmp_path / "fleet.yaml"
     fleet.write_text(yaml.safe_dump({"nodes": [{"names": name, "profile": "a100", "gpus": CARDS} for name in names]}))
     processes = Processes(arena=arena, folder=tmp_path)
-    processes.agent(fleet)
+    processes.agent(fleet, as_administrator=True)  # its account comes with the chart, later
     yield
     sys.stdout.write(processes.tails())
     processes.close()

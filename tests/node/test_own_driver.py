@@ -2,8 +2,10 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import pytest
@@ -15,6 +17,7 @@ from devcluster.arena import DEFAULT_SCHEDULER
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
 from tests import versions
+from tests.integration.operator import world
 from tests.node.boxes import START_SECONDS, box, running
 from tests.node.conftest import KUBELET
 from tests.node.dra_driver import GROUP, SLICES
@@ -24,6 +27,13 @@ from tests.nvml.fixture import a100
 CARDS: Final = [a100(index) for index in range(3)]
 BY_CLASS: Final = 36
 """The minor version of kubelet from which on pods get extended resources by classes."""
+RESET_XID: Final = 79
+"""After it, a card needs a reset."""
+RESTARTED: Final = {
+    "restartPolicy": "Never",
+    "restartPolicyRules": [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [137]}}],
+}
+"""Fields of a container whose end by SIGKILL restarts all containers of its pod."""
 DEADLINE: Final = START_SECONDS + 90
 """Seconds for a pod to start: kubelet asks a driver that was not registered again only after 60 to 90 s."""
 
@@ -145,6 +155,73 @@ def test_cards_are_given_by_name_and_by_claim_on_one_node(stage: Stage) -> None:
         stage.start_agent()
 
 
+@pytest.mark.skipif(versions.minor(KUBELET) < BY_CLASS, reason="this kubelet gives pods no resources by class")
+def test_after_a_change_of_mode_kubelet_rejects_no_pod_next_to_one_by_class(stage: Stage) -> None:
+    give_by(stage, "claims")
+    stage.wait(lambda: len(slices(stage)) == len(CARDS), what="the cards in slices")
+    stage.wait(lambda: stage.node.allocatable(GPU) == 0, what="no card for kubelet's device API")
+    stage.submit({GPU: "1"}, "by-class")
+    assert_has_its_card(stage, running(stage.arena, "by-class", deadline=DEADLINE))
+
+    # Two cards are offered, and kubelet counts the pod by class as a user of one of them.
+    give_by(stage, "name")
+    stage.wait(lambda: stage.node.allocatable(GPU) == len(CARDS) - 1, what="the free cards by name")
+    stage.submit({GPU: "1"}, "first")
+    stage.hold("first")
+    stage.submit({GPU: "1"}, "second")
+    stage.wait(lambda: stage.waits("second"), what="the second pod to wait")
+    assert "Insufficient nvidia.com/gpu" in world.condition(stage.read("second"), "PodScheduled")["message"]
+    assert stage.phases() == {"by-class": "Running", "first": "Running", "second": "Pending"}
+    stage.remove("by-class")
+    stage.hold("second")
+
+
+@pytest.mark.skipif(versions.minor(KUBELET) < BY_CLASS, reason="this kubelet restarts no containers in place")
+def test_pods_whose_containers_restart_in_place_keep_their_cards(stage: Stage) -> None:
+    """kubelet ends all containers and starts them again, without a call of a plugin or a driver."""
+    give_by(stage, "both")
+    stage.wait(lambda: len(slices(stage)) == len(CARDS), what="all cards in slices")
+    submit_by_claim(stage, "claimed", stage.arena.scheduler_name, container=RESTARTED)
+    claimed = assert_has_its_card(stage, running(stage.arena, "claimed", deadline=DEADLINE))
+    pod = box(stage.arena, "named", limits={GPU: "1"})
+    pod["spec"]["containers"][0] |= RESTARTED
+    stage.arena.create([pod])
+    stage.hold("named")
+    named = stage.cards("named")
+    for name in ("claimed", "named"):
+        assert stage.read(name)["spec"]["containers"][0].items() >= RESTARTED.items()
+        before = stage.node.container(stage.read(name))
+        os.kill(before.pid, signal.SIGKILL)
+        stage.wait(lambda: restarts(stage.read(name)) == 1, what=f"{name} to restart", deadline=DEADLINE)  # noqa: B023 - called at once
+        assert stage.node.container(running(stage.arena, name, deadline=DEADLINE)).id != before.id
+    assert assert_has_its_card(stage, stage.read("claimed")) == claimed
+    stage.hold("named")
+    assert stage.cards("named") == named
+
+
+@pytest.mark.skipif(versions.minor(KUBELET) < BY_CLASS, reason="this kubelet gives pods no resources by class")
+def test_pods_by_claim_and_by_class_leave_cards_that_need_a_reset(stage: Stage, tmp_path: Path) -> None:
+    stage.operator.stop()
+    stage.start_operator(config=own_pools(stage.arena, tmp_path), scheduler_names=None, evictions_per_minute=600)
+    give_by(stage, "claims")
+    stage.wait(lambda: len(slices(stage)) == len(CARDS), what="the cards in slices")
+    stage.wait(lambda: stage.node.allocatable(GPU) == 0, what="no card for kubelet's device API")
+    failed = [assert_has_its_card(stage, by_claim(stage, "claimed", stage.arena.scheduler_name))]
+    stage.submit({GPU: "1"}, "by-class")
+    failed.append(assert_has_its_card(stage, running(stage.arena, "by-class", deadline=DEADLINE)))
+    kept = assert_has_its_card(stage, by_claim(stage, "kept", stage.arena.scheduler_name))
+    for minor in failed:
+        stage.machine.xid(minor, RESET_XID)
+    stage.wait(lambda: stage.names() == {"kept"}, what="the pods to be evicted", deadline=DEADLINE)
+    assert assert_has_its_card(stage, stage.read("kept")) == kept
+
+
+def restarts(pod: Manifest) -> int:
+    """Return how often a pod's container was started again."""
+    [status] = pod["status"]["containerStatuses"]
+    return int(status["restartCount"])
+
+
 def tainted(stage: Stage) -> list[str]:
     """Return the names of the devices that slices list with the taint of pods by name."""
     listed = [device for spec in slices(stage) for device in spec["devices"]]
@@ -159,12 +236,21 @@ def by_claim(stage: Stage, name: str, scheduler: str, *, claim: str = "", templa
     return running(stage.arena, name, deadline=DEADLINE)
 
 
-def submit_by_claim(stage: Stage, name: str, scheduler: str, *, claim: str = "", template: str = "one") -> None:
-    """Create a pod with a claim, its own of a template or an existing one."""
+def submit_by_claim(
+    stage: Stage,
+    name: str,
+    scheduler: str,
+    *,
+    claim: str = "",
+    template: str = "one",
+    container: Mapping[str, object] = MappingProxyType({}),
+) -> None:
+    """Create a pod with a claim, its own of a template or an existing one; `container` has fields of its container."""
     pod = box(stage.arena, name, scheduler_name=scheduler)
     source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": template}
     pod["spec"]["resourceClaims"] = [{"name": "gpu", **source}]
     pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    pod["spec"]["containers"][0] |= container
     stage.arena.create([pod])
 
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -39,20 +40,30 @@ PROFILE: Final = "1g.10gb"
 LARGE: Final = "3g.40gb"
 NODES: Final = {"nvidiactl", "nvidia-uvm", f"nvidia{CARD.minor}"}
 """Those of the card. This machine lists no device nodes of instances."""
+SOON: Final = 15.0
+"""Seconds in which a pod runs although the process came after the agent: kubelet repeats a call after a minute."""
 STARTS: Final = int(os.environ.get("BERTH_STARTS", "0"))
 
 
+class PartitionStage(Stage):
+    """A node with an H100 that is not in MIG mode, and with the process that makes its instances."""
+
+    def __init__(self, node: RealNode, arena: Arena, folder: Path, makers: Processes) -> None:
+        socket = folder / "partitions"
+        options = {"dra": True, "dra_partitions": socket, "kubelet_folder": node.root, "resync_interval": 1.0}
+        super().__init__(node, arena, folder, gpus=[CARD], **options)
+        self.machine.write()
+        self.start_maker = partial(makers.partitions, self.machine, state=folder / "record", socket=socket)
+        self.maker = self.start_maker()
+
+
 @pytest.fixture
-def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
-    """Return a node with an H100 that is not in MIG mode, and with the process that makes its instances."""
-    socket = tmp_path / "partitions"
-    options = {"dra": True, "dra_partitions": socket, "kubelet_folder": node.root, "resync_interval": 1.0}
-    made = Stage(node, arena, tmp_path, gpus=[CARD], **options)
-    made.machine.write()
-    maker = Processes(arena=arena, folder=tmp_path)
+def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[PartitionStage]:
+    """Return such a node, with an operator."""
+    makers = Processes(arena=arena, folder=tmp_path)
     with contextlib.ExitStack() as ends:
-        ends.callback(maker.close)
-        maker.partitions(made.machine, state=tmp_path / "record", socket=socket)
+        ends.callback(makers.close)
+        made = PartitionStage(node, arena, tmp_path, makers)
         ends.enter_context(made)
         ends.enter_context(classes(arena))
         for profile in (PROFILE, LARGE):
@@ -114,6 +125,27 @@ def test_a_pod_written_for_nvidias_plugin_gets_an_instance_that_is_made_for_it(s
         assert (code, card["mig"]) == (0, {"enabled": False, "instances": []})
         stage.remove("large", "small")
         assert (stage.machine.gpu_instances(0), files(stage)) == ([], [])
+
+
+def test_a_process_that_comes_after_the_agent_delays_a_pod_little(stage: PartitionStage) -> None:
+    """Both start together, and the process may be restarted. kubelet repeats a call only a minute later."""
+    open_cards(stage, "all")
+    give_by(stage, "claims")
+    stage.wait(lambda: len(devices(slices(stage))) > 1, what="what can be made in slices")
+    for name in ("started", "restarted"):
+        if name == "started":
+            stage.agent.stop()
+        stage.maker.stop()
+        if name == "started":
+            stage.start_agent()
+            stage.agent.logged("partitions cannot be listed")
+            stage.agent.logged("kubelet accepted the driver")
+        submit_by_claim(stage, name, DEFAULT_SCHEDULER, template=PROFILE)
+        time.sleep(2)  # kubelet asks for the instance meanwhile
+        stage.maker = stage.start_maker()
+        running(stage.arena, name, deadline=SOON)
+    stage.remove("started", "restarted")
+    assert stage.machine.gpu_instances(0) == []
 
 
 @pytest.mark.skipif(not STARTS, reason="a benchmark: make bench-instances")

@@ -5,9 +5,11 @@ PODS=300 SEED=1` runs long, and prints its findings as JSON. `make e2e` runs a s
 """
 
 import contextlib
+import itertools
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,11 +20,12 @@ import pytest
 from devcluster import Arena
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
+from tests.chaos.device_auditor import place_of
 from tests.chaos.partitions_auditor import Auditor, Part
 from tests.node.boxes import box
 from tests.node.driver_audit import claim_of, listed
 from tests.node.stage import Stage
-from tests.node.test_driver_chaos import BATCH, PODS, SEED, Chaos
+from tests.node.test_driver_chaos import BATCH, PODS, SEED, Chaos, in_turn
 from tests.node.test_own_driver import classes, give_by, own_pools
 from tests.node.test_partitions import make_class, make_template, open_cards, resource
 from tests.nvml import mig_profiles
@@ -68,6 +71,7 @@ class InstancesChaos(Chaos):
     def __init__(self, stage: InstancesStage) -> None:
         super().__init__(stage, Path())
         self._node = stage
+        self.on_demand = frozenset(gpu.uuid for gpu in stage.machine.gpus)
         records = {stage.record / "partitions.json": "partitions", stage.checkpoint.with_name("claims.json"): "claims"}
         self.auditor = Auditor(stage.machine, cdi=stage.node.cdi, records=records)
         self.faults |= {"maker": self._kill_maker, "maker and agent": self._kill_both}
@@ -83,6 +87,7 @@ class InstancesChaos(Chaos):
             self.within(partial(self.runs, name), f"{name} ({what}) does not run")
         self._audit(f"round {self.pods // BATCH} ({what})")
         self.end(self.random.sample(sorted(self.stage.names()), max(0, len(self.stage.names()) - BATCH)))
+        self.be_quiet(f"round {self.pods // BATCH} ({what})")
 
     def _instance_pod(self, name: str) -> Manifest:
         kind, profile = self.random.choice(KINDS), self.random.choice([*TEMPLATES])
@@ -110,8 +115,8 @@ class InstancesChaos(Chaos):
             [result] = claim["status"]["allocation"]["devices"]["results"]
             [gpu] = [gpu for gpu in self.stage.machine.gpus if result["device"].startswith(gpu.uuid.lower())]
             part = Part(card=gpu.uuid)
-            if place := result["device"].removeprefix(gpu.uuid.lower()):
-                *_, number, start = place.split("-")
+            if place := place_of(result["device"], gpu.uuid):
+                number, start = place.split("-")
                 [profile] = [profile for profile in gpu.profiles if profile.id == int(number)]
                 slices = frozenset(range(int(start), int(start) + profile.size))
                 part = Part(card=gpu.uuid, profile=profile.name, slices=slices)
@@ -123,13 +128,19 @@ class InstancesChaos(Chaos):
 
     def _kill_maker(self) -> None:
         self._node.maker.kill()
-        self._node.maker = self._node.start_maker()
+        self._start_maker()
 
     def _kill_both(self) -> None:
-        self._node.maker.kill()
-        self.stage.agent.kill()
+        """Kill both programs, and start both again, in any order."""
+        for kill in self.random.sample([self._node.maker.kill, self.stage.agent.kill], 2):
+            kill()
+            time.sleep(self.random.uniform(0, 1))
+        for start in self.random.sample([self._start_maker, self.stage.start_agent], 2):
+            start()
+            time.sleep(self.random.uniform(0, 2))
+
+    def _start_maker(self) -> None:
         self._node.maker = self._node.start_maker()
-        self.stage.start_agent()
 
 
 @pytest.fixture
@@ -155,13 +166,13 @@ def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[InstancesSta
 def test_no_instance_has_two_owners_or_is_left_over_whatever_is_killed(stage: InstancesStage) -> None:
     chaos = InstancesChaos(stage)
     sys.stderr.write(f"BERTH_SEED={SEED}\n")
-    for _ in range(max(2, PODS // BATCH)):
-        what = chaos.random.choice([*chaos.faults, "nothing"])
+    for what in itertools.islice(in_turn(chaos), max(2, PODS // BATCH)):
         chaos.round(what)
         sys.stderr.write(f"{chaos.pods} pods, {what}: {chaos.findings} {chaos.auditor.findings}\n")
     chaos.end(sorted(stage.names()))
     stage.wait(lambda: not chaos.auditor.rest(), what=f"nothing to be left over: {chaos.auditor.rest()}")
-    found = {kind: len(texts) for kind, texts in (vars(chaos.findings) | vars(chaos.auditor.findings)).items()}
-    found["stuck"] = len(chaos.findings.stuck)
+    found: Counter[str] = Counter()
+    for findings in (chaos.findings, chaos.auditor.findings):
+        found.update({kind: len(texts) for kind, texts in vars(findings).items()})
     sys.stdout.write(json.dumps({"seed": SEED, "pods": chaos.pods, "happened": chaos.counts} | found) + "\n")
     assert not any(found.values()), (chaos.findings, chaos.auditor.findings)

@@ -11,6 +11,7 @@ import pytest
 from devcluster import Arena, Cluster
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
+from tests.certificates import Authority
 from tests.node.conftest import REPEAT, repeats
 from tests.node.stage import GPU, Stage
 from tests.nvml.fixture import a100
@@ -29,8 +30,10 @@ EXCHANGED = 2.0
 @pytest.fixture(scope="module")
 def kubelets_way(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultProxy]:
     """Through which kubelet speaks with the API server."""
-    folder, key_file = tmp_path_factory.mktemp("kubelets-way"), cluster.ca_file.with_suffix(".key")
-    with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=folder, key_file=key_file) as proxy:
+    folder = tmp_path_factory.mktemp("kubelets-way")
+    with FaultProxy(
+        server=cluster.server, ca_file=cluster.ca_file, folder=folder, authority=Authority(folder)
+    ) as proxy:
         yield proxy
 
 

@@ -412,6 +412,12 @@ class NvmlFixture:
             if line[0] == "instance"
         ]
 
+    def mig_enabled(self, index: int) -> bool:
+        """Return whether a card is in MIG mode, as the driver has it."""
+        modes = [line.split() for line in self._instance_lines() if line.startswith("mode ")]
+        own = [mode == "1" for _, uuid, mode, _ in modes if uuid == self.gpus[index].uuid]
+        return own[-1] if own else self.gpus[index].mig_mode
+
     def add_instance(self, index: int, profile: MigProfile, start: int, *, complete: bool = True) -> None:
         """Have another program make a GPU instance, whatever is there, with a compute instance if it is complete."""
         gpu = self.gpus[index]
@@ -539,6 +545,15 @@ def _mig_line(mig: MigDevice) -> str:
     slices = mig.gpu_instance, mig.compute_instance, mig.gpu_slices, mig.compute_slices, mig.memory_mib
     parts = mig.multiprocessors, mig.copy_engines, mig.decoders, mig.encoders, mig.jpegs, mig.ofas
     return f"mig {mig.uuid} {mig.profile} {' '.join(map(str, (*slices, *parts)))}"
+
+
+def mig_uuid(card: str, gpu_instance: int, compute_instance: int) -> str:
+    """Return the UUID that the library gives to a compute instance."""
+    number = 14695981039346656037 + 8 * gpu_instance + compute_instance
+    for letter in card.encode():
+        number = (number ^ letter) * 1099511628211 % (1 << 64)
+    start = f"{number >> 32:08x}-{number >> 16 & 0xFFFF:04x}-5{gpu_instance & 0xFFF:03x}"
+    return f"MIG-{start}-8{compute_instance & 0xFFF:03x}-{number * 31 & 0xFFFFFFFFFFFF:012x}"
 
 
 def common_ancestor(one: Gpu, other: Gpu) -> int:

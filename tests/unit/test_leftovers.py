@@ -70,9 +70,41 @@ def test_that_is_the_last():
 """
 
 
+SHARED = """
+import subprocess
+import sys
+import types
+import pytest
+from devcluster.processes import state
+from tests import leftovers
+
+SUPERVISOR = '''import fcntl, os, sys
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print(os.getpid(), file=lock, flush=True)
+print(flush=True)
+input()'''
+
+@pytest.fixture(scope="session")
+def cluster(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cluster")
+    command = [sys.executable, "-c", SUPERVISOR, folder / state.LOCK]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as supervisor:
+        supervisor.stdout.readline()
+        api = types.SimpleNamespace(shared=set())
+        request.config.stash[leftovers.SHARED] = types.SimpleNamespace(folder=folder, api=api)
+        yield
+        supervisor.communicate()
+
+def test_that_is_the_first_to_use_the_shared_cluster(request):
+    request.getfixturevalue("cluster")
+"""
+
+
 def test_it_names_connections_processes_and_tasks(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "test_module.py").write_text(MODULE)
+    (tmp_path / "test_shared.py").write_text(SHARED)
     options = ["-q", "-c", os.devnull, f"--rootdir={tmp_path}", "-p", "pytest_asyncio.plugin", "-p", "tests.leftovers"]
     settings = ["-o", "asyncio_mode=auto", "-o", "leftovers_patience=0.5"]
     done = subprocess.run(

@@ -11,7 +11,14 @@ ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "manifests"
 RULES = ("resourceRules", "excludeResourceRules")
 LOOP = re.compile(r"([\w.?\[\]]+(?:\(\{\}\))?)\.(?:all|exists|exists_one|filter|map)\(\w+,")
-OF_BERTH = {"berth-agent-slices", "berth-agents", "berth-operator-writes"}
+OF_BERTH = {
+    "berth-agent-slices",
+    "berth-agents",
+    "berth-certificates",
+    "berth-claims",
+    "berth-claims-taints",
+    "berth-operator-writes",
+}
 """Policies whose first condition is that an account of Berth asks."""
 OF_A_TENANT = re.compile(r"annotations(\.orValue\(\{\}\))?$|variables\.(before|after|annotations)$|(pair|way)\[\d\]$")
 

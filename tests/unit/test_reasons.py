@@ -31,7 +31,7 @@ BEGINNINGS: Final = re.compile(
     r"node\(s\) |\0 node\(s\) |Insufficient |Too many |persistentvolumeclaim |waiting for |pod (?:uses|has) |"
     r"namespace \0 |pod \"|could not find |resourceclaim |ResourceClaim |resource claim |request \0: |cannot allocate |"
     r"all pods in |cannot determine |"
-    r"NotInjected|not eligible |found a potential |Preemption |No preemption |"
+    r"NotInjected|not eligible |found a potential |Preemption |No preemption |The search for preemption |"
     r"\0(?: does not exist| CSI driver |: | \((?:missing|\0 silent))"
 )
 """How texts begin that are reasons."""

@@ -37,13 +37,15 @@ def test_no_account_has_every_verb_or_resource() -> None:
 
 
 def event(agent: str, verb: str, resource: str, code: int = 200, **target: str) -> str:
-    log = {"userAgent": agent, "verb": verb, "objectRef": {"resource": resource, **target}}
+    uri = "/x?watch=true&sendInitialEvents=true" if verb == "watch" else "/x"
+    log = {"userAgent": agent, "verb": verb, "requestURI": uri, "objectRef": {"resource": resource, **target}}
     return json.dumps({**log, "responseStatus": {"code": code}}, separators=(",", ":"))
 
 
 def test_requests_of_programs_are_compared_with_the_rows(tmp_path: Path) -> None:
     lines = [
         event("berth-agent", "patch", "nodes"),
+        event("berth-agent", "watch", "pods"),
         event("berth-agent", "patch", "devices", 201, apiGroup="berth.dev"),
         event("berth-agent", "delete", "nodes", 403),
         event("kopf/1.45.2", "list", "secrets"),
@@ -61,5 +63,7 @@ def test_requests_of_programs_are_compared_with_the_rows(tmp_path: Path) -> None
     used = [
         Right(account="berth-agent", group="berth.dev", resource="devices", verb=verb) for verb in ("patch", "create")
     ]
+    # A list that was streamed would be a list elsewhere.
+    used += [Right(account="berth-agent", group="", resource="pods", verb=verb) for verb in ("list", "watch")]
     assert not {*map(str, used)} & {*unused}
     assert "berth-agent: list nodes of the core group" in unused

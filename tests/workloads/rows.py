@@ -8,6 +8,7 @@ from typing import Final
 FOLDER: Final = Path(__file__).parents[2] / "manifests" / "examples" / "operators"
 BERTH: Final = "berth-scheduler"
 VOLCANO: Final = "volcano"
+YUNIKORN: Final = "yunikorn"
 KUBERNETES: Final = "default-scheduler"
 
 
@@ -37,6 +38,7 @@ class Workload:
 WORKLOADS: Final[Mapping[str, Workload]] = {
     "airflow": Workload(cards={"embed-*": (1, 1)}),
     "amd": Workload(cards={"rocm": (1, 2)}, resource="amd.com/gpu", scheduler=KUBERNETES),
+    "compute-domain": Workload(cards={"compute-domain-*": (2, 4)}, scheduler=KUBERNETES),
     "dynamo": Workload(
         cards={"dynamo-0-frontend-*": (1, 0), "dynamo-0-vllm*worker-*": (3, 2)},
         controller="dynamo",
@@ -52,6 +54,7 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
     "kueue-pod-group": Workload(cards={"group-*": (2, 2)}, controller="kueue", is_gang=True),
     "leaderworkerset-vllm": Workload(cards={"vllm-0*": (2, 8)}, controller="lws", is_gang=True),
     "llm-d": Workload(cards={"llm-d-prefill-*": (2, 1), "llm-d-decode-*": (1, 4)}),
+    "llm-d-dranet": Workload(cards={"llm-d-dranet-*": (1, 2)}, scheduler=KUBERNETES),
     "mpijob": Workload(
         cards={"mpi-launcher*": (1, 0), "mpi-worker-*": (2, 8)}, controller="mpi-operator", is_gang=True
     ),
@@ -77,5 +80,6 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
     "triton": Workload(cards={"triton-*": (2, 1)}),
     "volcano-job": Workload(cards={"vcjob-worker-*": (3, 2)}, controller="volcano", scheduler=VOLCANO, is_gang=True),
     "workflow": Workload(cards={"evaluate-*": (2, 1)}, controller="argo"),
+    "yunikorn": Workload(cards={"yunikorn-*": (2, 2)}, scheduler=YUNIKORN, is_gang=True),
 }
 """By the name of the file."""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fnmatch
+import json
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -16,12 +17,17 @@ from devcluster.additions.controllers import Controller
 from devcluster.control_plane.api import ApiError, Manifest
 from tests.integration.documents.site import Site
 from tests.workloads import played
-from tests.workloads.rows import BERTH, FOLDER, VOLCANO, WORKLOADS, Workload
+from tests.workloads.rows import BERTH, FOLDER, KUBERNETES, VOLCANO, WORKLOADS, YUNIKORN, Workload
 
 NAMESPACE: Final = "ml"
 LABEL: Final = {"berth.dev/routing": "devices"}
+PROFILES: Final = (BERTH, VOLCANO, YUNIKORN)
+"""The scheduler names of Berth's profiles."""
 FLEET: Final = Path(__file__).with_name("fleet.yaml")
 RUNNING: Final = Path(__file__).with_name("running.yaml")
+CLASSES: Final = Path(__file__).with_name("claims.yaml")
+DRIVERS: Final = ("dra.net", "compute-domain.nvidia.com")
+"""Drivers of claims that are not Berth's."""
 QUEUES: Final = Path(__file__).with_name("queues.yaml")
 VENDORS: Final = {"amd-0": "amd.com/gpu", "intel-0": "gpu.intel.com/xe", "gaudi-0": "habana.ai/gaudi"}
 """Nodes of other vendors' device plugins, without an agent of Berth."""
@@ -58,13 +64,13 @@ def real_controllers() -> list[Controller]:
 
 @contextlib.contextmanager
 def opened(folder: Path, chosen: Sequence[Controller] = ()) -> Iterator["Trial"]:
-    """Start a cluster with some controllers, and Berth with a second profile for Volcano's jobs."""
+    """Start a cluster with some controllers, and Berth with profiles for Volcano's and YuniKorn's jobs, too."""
     with Cluster(folder=folder) as cluster:
         installation.apply(cluster)
         for policy in _policies():
             cluster.api.apply(policy)
         configuration = folder / "berth.yaml"
-        names = [{"schedulerName": name} for name in (BERTH, VOLCANO)]
+        names = [{"schedulerName": name} for name in PROFILES]
         head = {"apiVersion": "config.berth.dev/v1alpha1", "kind": "BerthSchedulerConfiguration"}
         configuration.write_text(yaml.safe_dump({**head, "profiles": names}))
         for name in GANGS_OF:
@@ -78,6 +84,8 @@ def opened(folder: Path, chosen: Sequence[Controller] = ()) -> Iterator["Trial"]
         for node in (name for name in nodes if name.startswith("h100")):
             cluster.api.merge(f"/api/v1/nodes/{node}/status", {"status": {"capacity": {RDMA: "64"}}})
             cluster.api.merge(f"/api/v1/nodes/{node}/status", {"status": {"allocatable": {RDMA: "64"}}})
+        for document in (*installation.documents(CLASSES), *_slices(nodes)):
+            cluster.api.apply(document)
         definitions = folder / "definitions"
         definitions.mkdir()
         (definitions / "played.yaml").write_text(yaml.safe_dump_all(_definitions()))
@@ -94,12 +102,23 @@ def opened(folder: Path, chosen: Sequence[Controller] = ()) -> Iterator["Trial"]
 
 
 def _policies() -> Iterator[Manifest]:
-    """Yield the policies that name Berth's schedulers, with both names, as the chart's value `profiles` has it."""
+    """Yield the policies that name Berth's schedulers, with all names, as the chart's value `profiles` has it."""
     files = yaml.safe_load((installation.BASE / "kustomization.yaml").read_text())["resources"]
     for text in ((installation.BASE / name).read_text() for name in files if not name.startswith("..")):
-        both = text.replace(f'["{BERTH}"]', f'["{BERTH}", "{VOLCANO}"]')
-        if both != text:
-            yield from (each for each in yaml.safe_load_all(both) if each["kind"].endswith("AdmissionPolicy"))
+        named = text.replace(f'["{BERTH}"]', json.dumps(PROFILES))
+        if named != text:
+            yield from (each for each in yaml.safe_load_all(named) if each["kind"].endswith("AdmissionPolicy"))
+
+
+def _slices(nodes: Sequence[str]) -> Iterator[Manifest]:
+    """Yield what drivers that are not Berth's offer on the nodes with H100."""
+    for node in (name for name in nodes if name.startswith("h100")):
+        for driver in DRIVERS:
+            pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+            devices = [{"name": f"device-{number}"} for number in range(CARDS)]
+            spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": devices}
+            metadata = {"name": f"{node}-{driver}"}
+            yield {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": metadata, "spec": spec}
 
 
 def _definitions() -> Iterator[Manifest]:
@@ -218,6 +237,8 @@ class Trial:
         name, spec = pod["metadata"]["name"], pod["spec"]
         if spec["schedulerName"] != workload.scheduler:
             yield f"{name}: its scheduler is {spec['schedulerName']}"
+        if workload.resource == "nvidia.com/gpu" and workload.scheduler == KUBERNETES:
+            return
         if workload.resource != "nvidia.com/gpu":
             if VENDORS.get(spec["nodeName"]) != workload.resource:
                 yield f"{name}: {spec['nodeName']} has no {workload.resource}"

@@ -75,6 +75,11 @@ class Settings(Flags, BaseSettings):
     fleet: Path | None = None
     """Fleet file of the simulated inventory, read again when it changes."""
 
+    fleet_tokens: Path | None = None
+    """Folder with a token for each simulated node, in a file of the node's name: the token of a pod of the agent on
+    this node, with which the node's Device and Lease are written. Default: they are written with the agent's own
+    token, which the policy `berth-agents` refuses."""
+
     sysfs_root: Path = Path("/sys")
     """Where sysfs is mounted. NUMA nodes and PCIe switches are read from it."""
 
@@ -292,6 +297,8 @@ class Settings(Flags, BaseSettings):
             raise ValueError("--node-name is needed (or NODE_NAME): the node whose devices this agent publishes")
         if self.inventory == "simulated" and self.fleet is None:
             raise ValueError("--fleet is needed with --inventory simulated")
+        if self.fleet_tokens and self.inventory != "simulated":
+            raise ValueError("--fleet-tokens needs --inventory simulated: the agent of a node has one token")
         if self.inventory == "simulated" and self.device_plugin:
             raise ValueError(
                 "--device-plugin is not supported with --inventory simulated: there are no devices to allocate"

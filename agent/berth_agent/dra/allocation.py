@@ -2,12 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from berth_agent.dra import shares
 from berth_agent.dra.shares import Share
 from berth_agent.vendor import RefusedError
 from berth_api.names import DRA_DRIVER
+
+INSTEAD: Final = (
+    "To share a card, request a part of its capacity (docs/tasks/shares-by-claim.md); "
+    "with MPS, request a share by name (docs/tasks/limits.md)"
+)
+MAX_KIND: Final = 64
+"""Characters of a kind in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +56,31 @@ def read(claim: Mapping[str, Any], *, uid: str, pool: str) -> tuple[AllocatedDev
         )
         for result in own_results(claim, uid=uid, pool=pool)
     )
+
+
+def unserved_parameters(claim: Mapping[str, Any]) -> str:
+    """Return which parameters for this driver an allocated claim has, and what to do; empty if it has none.
+
+    The driver has no parameters. What they request, such as MPS, a container would miss without a word.
+    """
+    devices = claim["status"]["allocation"].get("devices") or {}
+    own = {result["request"] for result in devices.get("results") or () if result["driver"] == DRA_DRIVER}
+    # A configuration may name a request, or one of its alternatives.
+    own |= {request.partition("/")[0] for request in own}
+    for config in devices.get("config") or ():
+        opaque = config.get("opaque") or {}
+        if opaque.get("driver") == DRA_DRIVER and (not config.get("requests") or own.intersection(config["requests"])):
+            is_of_class = config.get("source") == "FromClass"
+            place = "spec.config of its DeviceClass" if is_of_class else "spec.devices.config"
+            kind = _kind(opaque.get("parameters"))
+            return f"{place} has parameters{kind} for {DRA_DRIVER}, which takes none: remove them. {INSTEAD}"
+    return ""
+
+
+def _kind(parameters: object) -> str:
+    """Return the kind of parameters, quoted for a message; empty if they name none."""
+    kind = parameters.get("kind") if isinstance(parameters, Mapping) else None
+    return f" {kind[:MAX_KIND]!r}" if isinstance(kind, str) and kind else ""
 
 
 def own_results(claim: Mapping[str, Any], *, uid: str, pool: str) -> list[Mapping[str, Any]]:

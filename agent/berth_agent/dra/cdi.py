@@ -83,52 +83,71 @@ def device_name(uid: str, device: str, share: Share | None = None) -> str:
     return f"{uid}-{device}.{share.id}" if share else f"{uid}-{device}"
 
 
-def write(folder: Path, uid: str, *, record: str, edits: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write a claim's file in one step.
+def specification(uid: str, *, record: str, edits: Mapping[str, Mapping[str, Any]]) -> Specification:
+    """Return the content of a claim's file.
 
     Args:
-        folder: the folder of CDI files.
         uid: the UID of the claim.
         record: what the claim has. It is in the edits of a CDI device that no container gets, because CDI before 0.6
             has no annotations.
         edits: the edits of the CDI devices, by their names.
-
-    Raises:
-        OSError: it cannot be written.
     """
     devices = [
         {"name": name, "containerEdits": of_device}
         for name, of_device in {uid: {"env": [f"{_RECORD}={record}"]}, **edits}.items()
     ]
+    return {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
+
+
+def write(folder: Path, uid: str, content: Specification) -> None:
+    """Write a claim's file in one step.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    _write(folder, uid, {"cdiVersion": VERSION, "kind": KIND, "devices": devices})
+    # The runtime reads whatever ends with .json, at any moment.
+    files.write(path(folder, uid), orjson.dumps(content, option=orjson.OPT_INDENT_2), mode=MODE, draft=DRAFT)
+    _withdrawn(folder, uid).unlink(missing_ok=True)
 
 
-def renew(folder: Path, uid: str, nodes: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Write a claim's file with these device nodes if it has others or is withdrawn; the rest of it stays.
+def read(folder: Path, uid: str) -> Specification | None:
+    """Return the content of a claim's file, also if it is withdrawn; None if there is none, or it is damaged.
 
-    Args:
-        folder: the folder of CDI files.
-        uid: the UID of the claim. It need not have a file.
-        nodes: the device nodes of CDI devices, by their names. Without any, a CDI device keeps its own.
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        content = _content(folder, uid)
+        return content if content["devices"] else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def renewed(content: Specification, nodes: Mapping[str, Sequence[Mapping[str, Any]]]) -> Specification:
+    """Return the content of a claim's file with these device nodes, by the names of CDI devices; the rest stays.
+
+    Without any, a CDI device keeps its own.
+    """
+    devices = [
+        {**device, "containerEdits": {**device["containerEdits"], "deviceNodes": current}}
+        if (current := nodes.get(device["name"]))
+        else device
+        for device in content["devices"]
+    ]
+    return {**content, "devices": devices}
+
+
+def put(folder: Path, uid: str, content: Specification, *, shown: Specification | None) -> None:
+    """Write a claim's file if it has another content, `shown`, or is withdrawn.
 
     Raises:
         OSError: it cannot be written. Then it is withdrawn, because it may have the nodes of other devices.
     """
-    try:
-        content = _content(folder, uid)
-        is_current = path(folder, uid).exists()
-        for device in content["devices"]:
-            edits, current = device["containerEdits"], nodes.get(device["name"])
-            if current and edits.get("deviceNodes") != current:
-                edits["deviceNodes"], is_current = current, False
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        # The runtime, too, finds no device in a damaged file.
-        return
-    if is_current:
+    if shown == content and path(folder, uid).exists():
         return
     try:
-        _write(folder, uid, content)
+        write(folder, uid, content)
     except OSError:
         withdraw(folder, uid)
         raise
@@ -184,12 +203,6 @@ def claim_files(folder: Path) -> list[Path]:
 def uid_of(file: Path) -> str:
     """Return the UID of the claim of a file."""
     return file.name.removeprefix(_PREFIX).partition(".json")[0]
-
-
-def _write(folder: Path, uid: str, content: Specification) -> None:
-    # The runtime reads whatever ends with .json, at any moment.
-    files.write(path(folder, uid), orjson.dumps(content, option=orjson.OPT_INDENT_2), mode=MODE, draft=DRAFT)
-    _withdrawn(folder, uid).unlink(missing_ok=True)
 
 
 def _content(folder: Path, uid: str) -> Specification:

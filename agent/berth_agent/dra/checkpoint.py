@@ -17,6 +17,7 @@ from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from berth_agent import files
 from berth_agent.dra.shares import Share
+from berth_agent.files import FileIdentity
 from berth_agent.vendor import Placement
 from berth_api.names import GPU
 
@@ -111,6 +112,16 @@ class ClaimCheckpoint:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
+        self._known: FileIdentity | None = None
+        """The file as it was read or written."""
+
+    def is_changed(self) -> bool:
+        """Return whether another program removed or changed the file since it was read or written.
+
+        Raises:
+            OSError: the disk does not say.
+        """
+        return files.identity(self._path) != self._known
 
     def load(self) -> dict[str, HeldClaim]:
         """Return the prepared claims by UID.
@@ -121,6 +132,7 @@ class ClaimCheckpoint:
             DamagedError: the file is damaged.
         """
         try:
+            self._known = files.identity(self._path)
             content = files.read(self._path)
         except FileNotFoundError:
             raise AbsentError(f"{self._path} does not exist", {}) from None
@@ -156,4 +168,4 @@ class ClaimCheckpoint:
         """
         files.make_folder(self._path.parent, mode=FOLDER_MODE, parents=True)
         content = {"version": 1, "claims": {uid: asdict(claim) for uid, claim in claims.items()}}
-        files.write(self._path, orjson.dumps(content), mode=MODE, draft=DRAFT, sync=True)
+        self._known = files.write(self._path, orjson.dumps(content), mode=MODE, draft=DRAFT, sync=True)

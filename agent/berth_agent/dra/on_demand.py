@@ -17,19 +17,25 @@ import structlog
 from berth_agent.dra import slices
 from berth_agent.dra.checkpoint import HeldClaim, HeldDevice
 from berth_agent.vendor import PartitionableCard, PartitionCards, Partitions, RefusedError, UnansweredError
-from berth_api.device import DeviceSpec
+from berth_api.device import DeviceSpec, Mig
+from berth_api.values.backoff import ExponentialBackoff
 from berth_client.client import ApiClient
 from berth_client.errors import ApiError, CallError
 
 SLICES: Final = f"/apis/{slices.API_VERSION}/resourceslices"
 PERIOD: Final = 30.0
 """Seconds between two questions to the process, which opens the card's library for each."""
+SOON: Final = 1.0
+"""Seconds until a process that did not answer is asked again: it starts with the agent, and may have been restarted."""
 ASK_AGAIN: Final = 600.0
 """Seconds until an API server is asked again whether it keeps counters: it may have been upgraded."""
 ASK_SECONDS: Final = 5.0
-FIRST_PAUSE: Final = 10.0
-"""Seconds for which a partition that could not be destroyed is left alone; each further refusal doubles them."""
-MAX_PAUSE: Final = 300.0
+"""Seconds for this question to the API server, and until it is asked again if it did not answer."""
+BACKOFF: Final = ExponentialBackoff(first=10.0, longest=300.0)
+"""For which a partition that could not be destroyed is left alone."""
+
+UNDIVIDED: Final = Mig(enabled=False, instances=[])
+"""MIG state that a Device shows of a card with partitions on demand. None would say that the card has no MIG."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -67,7 +73,8 @@ class PartitionsOnDemand:
         self._released = released
         self._cards: PartitionCards | None = None
         self._keeps_counters: bool | None = None
-        self._asked_at = float("-inf")
+        self._probe_at = float("-inf")
+        self._probe_failure = ""
         self._wake = asyncio.Event()
         self._refusals: dict[str, _Refusal] = {}
         """The last refusal to destroy a partition, by its key."""
@@ -163,7 +170,7 @@ class PartitionsOnDemand:
         except UnansweredError:
             raise
         except RefusedError as error:
-            pause = min(2 * before.pause, MAX_PAUSE) if before else FIRST_PAUSE
+            pause = BACKOFF.following(before.pause if before else 0.0)
             self._refusals[name] = _Refusal(reason=str(error), pause=pause, until=clock() + pause)
             raise
         self._refusals.pop(name, None)
@@ -201,8 +208,12 @@ class PartitionsOnDemand:
             await self.look(destroy_left)
             if (self._cards, self._keeps_counters, self._failures) != before:
                 self.on_change()
+            if self._silent:
+                # Not earlier, also if claims wait for it.
+                await asyncio.sleep(SOON)
+                continue
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PERIOD):
+                async with asyncio.timeout(ASK_SECONDS if self._keeps_counters is None else PERIOD):
                     await self._wake.wait()
 
     async def look(self, destroy_left: Callable[[Mapping[str, str]], Awaitable[str]]) -> None:
@@ -210,9 +221,12 @@ class PartitionsOnDemand:
         failures = [await self._probe()]
         try:
             self._cards = await self._partitions.list()
-        except RefusedError as error:
+        except UnansweredError as error:
             self._silent = str(error)
             failures.append(self._silent)
+        except RefusedError as error:
+            self._silent = ""
+            failures.append(str(error))
         else:
             self._silent = ""
             failures.append(await destroy_left({name: card.card for card in self._cards.cards for name in card.made}))
@@ -226,24 +240,30 @@ class PartitionsOnDemand:
     async def _probe(self) -> str:
         """Find out whether the API server keeps counters, unless it does; return why that is not known."""
         now = asyncio.get_running_loop().time()
-        if self._keeps_counters or (self._keeps_counters is False and now < self._asked_at + ASK_AGAIN):
-            return ""
+        if self._keeps_counters or now < self._probe_at:
+            return self._probe_failure
+        self._probe_at, self._probe_failure = now + ASK_AGAIN, ""
         sent = slices.counter_probe(self._node)
         try:
             answer = await self._client.request(
                 "POST", SLICES, params={"dryRun": "All"}, body=sent, timeout=ASK_SECONDS
             )
         except ApiError as error:
-            if error.status != HTTPStatus.UNPROCESSABLE_ENTITY:
-                return f"it is not known whether the API server keeps counters of devices: {error}"
+            if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or error.refuser:
+                # A policy may refuse all slices with the same status.
+                return self._unprobed(error)
             # Before 1.35, a counter set must be in the slice that uses it.
             self._keeps_counters = False
         except CallError as error:
-            return f"it is not known whether the API server keeps counters of devices: {error}"
+            return self._unprobed(error)
         else:
             self._keeps_counters = slices.keeps_counters(answer["spec"])
-        self._asked_at = now
         return ""
+
+    def _unprobed(self, error: CallError) -> str:
+        self._probe_at = asyncio.get_running_loop().time() + ASK_SECONDS
+        self._probe_failure = f"it is not known whether the API server keeps counters of devices: {error}"
+        return self._probe_failure
 
 
 def key(uid: str, device: str) -> str:
@@ -274,7 +294,8 @@ def whole(spec: DeviceSpec, cards: Iterable[str]) -> DeviceSpec:
     if not undivided:
         return spec
     devices = [
-        card.model_copy(update={"mig": None}) if card.id in undivided and card.mig else card for card in spec.devices
+        card.model_copy(update={"mig": UNDIVIDED}) if card.id in undivided and card.mig else card
+        for card in spec.devices
     ]
     return spec.model_copy(update={"devices": devices})
 

@@ -23,7 +23,7 @@ from berth_agent.dra.on_demand import PartitionsOnDemand
 from berth_agent.dra.renewal import NodeDevices
 from berth_agent.dra.service import ClaimKey, PreparedDevice
 from berth_agent.dra.shares import Container, ObjectReader
-from berth_agent.vendor import MisconfiguredError, RefusedError
+from berth_agent.vendor import MisconfiguredError, RefusedError, Specification, UnansweredError
 from berth_api.allocation import device_ids
 from berth_api.device import ClaimedDevice
 from berth_api.names import GPU, RDMA
@@ -122,7 +122,11 @@ class Preparation:
         """Why what was made for a claim could not be destroyed, and until when that is a problem, by UID."""
         self._ended = recovery.EndedDevices(lingering=lingering)
         self.renewing: asyncio.Task[None] | None = None
-        """The last renewal of CDI files."""
+        """The last renewals of CDI files."""
+        self._due_renewal: Callable[[], NodeDevices | None] | None = None
+        """Returns the devices of a reading after which no renewal has begun; None if there is no such reading."""
+        self._files: Mapping[str, Specification] = {}
+        """What the CDI files have, by the UID of the claim, in case another program removes them."""
         self._withdrawn: Mapping[str, str] = {}
         """Why the containers of claims cannot start, by UID."""
         self._lock = asyncio.Lock()
@@ -199,6 +203,9 @@ class Preparation:
         try:
             live = await self._api.get(allocation.path(claim.namespace, claim.name))
             wanted = allocation.read(live, uid=claim.uid, pool=self._pool)
+            # A claim that an earlier agent prepared keeps its devices.
+            if (unserved := allocation.unserved_parameters(live)) and not await self._was_prepared(claim):
+                raise RefusedError(f"{claim.title}: {unserved}")
             users: Sequence[Container] = ()
             if any(device.share for device in wanted):
                 users = await shares.users(self._api, live, node=self._pool)
@@ -215,6 +222,17 @@ class Preparation:
                 if clock() >= end or self._is_leaving:
                     raise RefusedError(f"{claim.title}: {error}") from error
             await asyncio.sleep(POLL)
+
+    async def _was_prepared(self, claim: ClaimKey) -> bool:
+        """Return whether the claim has a record, also of an earlier boot.
+
+        Raises:
+            RefusedError: it is not known.
+        """
+        async with self._lock:
+            known = await self._known()
+            others = recovery.without_unknown(known, namespace=claim.namespace, name=claim.name)
+            return claim.uid in known or others != known
 
     async def _give(
         self,
@@ -271,8 +289,9 @@ class Preparation:
                 self.on_change()
                 raise
             with self._writing(claim.uid, f"{claim.title} not prepared: its CDI file is not written"):
-                record = checkpoint.dumped(held)
-                await asyncio.to_thread(cdi.write, self._folder, claim.uid, record=record, edits=edits)
+                content = cdi.specification(claim.uid, record=checkpoint.dumped(held), edits=edits)
+                await asyncio.to_thread(cdi.write, self._folder, claim.uid, content)
+                self._files = {**self._files, claim.uid: content}
             self._withdrawn = {uid: reason for uid, reason in self._withdrawn.items() if uid != claim.uid}
             return tuple(
                 PreparedDevice(
@@ -291,7 +310,7 @@ class Preparation:
         """Make what a claim has on demand, between two records of it, and return the second, which has the UUIDs.
 
         Raises:
-            _BusyError: the last reading does not show it yet.
+            _BusyError: the process that makes it does not answer, or the last reading does not show it yet.
             RefusedError: it is not made. The record stays, so that the release of the claim destroys what was made.
         """
         if self._partitions is None:
@@ -301,6 +320,9 @@ class Preparation:
             held = await self._partitions.made(
                 claim.uid, held, instances=state.card_of, divided=state.divided, done=done
             )
+        except UnansweredError as error:
+            # It may be starting, or be restarted. The same call goes on.
+            raise _BusyError(str(error)) from error
         except RefusedError as error:
             raise RefusedError(f"{claim.title}: {error}") from error
         await self._record(claim, {**others, claim.uid: held})
@@ -552,13 +574,20 @@ class Preparation:
                     await asyncio.to_thread(self._save, self._claims)
 
     def renew(self, node: Callable[[], NodeDevices | None]) -> None:
-        """Renew the CDI files of claims, after the running calls of kubelet.
+        """Renew the files of claims, after the running calls of kubelet: other programs may change or remove them.
 
         Args:
             node: returns the devices of the last reading, None if it failed. Then the files stay as they are.
         """
-        if self._claims and (self.renewing is None or self.renewing.done()):
-            self.renewing = asyncio.create_task(self._renew(node))
+        self._due_renewal = node if self._claims else None
+        if self._due_renewal and (self.renewing is None or self.renewing.done()):
+            self.renewing = asyncio.create_task(self._renew_all())
+
+    async def _renew_all(self) -> None:
+        # The cards may be read again during a renewal. Then another one follows.
+        while node := self._due_renewal:
+            self._due_renewal = None
+            await self._renew(node)
 
     async def _renew(self, node: Callable[[], NodeDevices | None]) -> None:
         async with self._lock:
@@ -567,7 +596,11 @@ class Preparation:
                 return
             # No container survives a reboot: before a new one starts, kubelet prepares its claim again.
             claims = {uid: claim for uid, claim in self.held.items() if not self._is_over(claim)}
-            renewed = await asyncio.to_thread(renewal.renew, self._folder, claims, devices)
+            renewed = await asyncio.to_thread(renewal.renew, self._folder, claims, devices, self._files)
+            with contextlib.suppress(OSError):
+                # The next look writes it again.
+                self._is_saved = self._is_saved and not await asyncio.to_thread(self._store.is_changed)
+            self._files = renewed.contents
             before = self.withdrawn, self.unwritten
             self._withdrawn = renewed.withdrawn
             until = asyncio.get_running_loop().time() + REMEMBERED

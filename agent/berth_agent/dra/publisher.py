@@ -19,15 +19,15 @@ from berth_agent.dra.partitions import PartitionedCard
 from berth_agent.dra.slices import Delete, Known, Update
 from berth_agent.following import follow
 from berth_api.names import DRA_DRIVER
+from berth_api.values.backoff import ExponentialBackoff
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 from berth_client.objects import Object
 from berth_client.reflector import EventType
 
 SLICES: Final = f"/apis/{slices.API_VERSION}/resourceslices"
-FIRST_PAUSE: Final = 0.5
-LAST_PAUSE: Final = 30.0
-"""Seconds after a failed write, or after slices that were lost at once; they double each time."""
+BACKOFF: Final = ExponentialBackoff(first=0.5, longest=30.0)
+"""After a failed write, or after slices that were lost at once."""
 SETTLED: Final = 5.0
 """Seconds after which a slice that was written is expected to stay."""
 
@@ -107,9 +107,17 @@ class SlicePublisher:
         """Follow and write the slices until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             selector = f"spec.nodeName={self._node},spec.driver={DRA_DRIVER}"
-            following = follow(self._client, SLICES, selector=selector, listed=self._listed, changed=self._changed)
+            following = follow(
+                self._client,
+                SLICES,
+                selector=selector,
+                read=slices.known,
+                listed=self._listed,
+                changed=self._changed,
+                restores=self._client.restores,
+            )
             tasks.create_task(following)
-            pause = FIRST_PAUSE
+            pause = BACKOFF.first
             while True:
                 await self._wake.wait()
                 if self._setback:
@@ -117,9 +125,9 @@ class SlicePublisher:
                         _log.warning("ResourceSlices not written, will try again", error=self._setback)
                     self.failure = self._setback
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, LAST_PAUSE)
+                    pause = BACKOFF.following(pause)
                 elif not self._is_fresh:
-                    pause = FIRST_PAUSE
+                    pause = BACKOFF.first
                 self._wake.clear()
                 self._setback = ""
                 if self._devices is None or self._existing is None:
@@ -139,8 +147,8 @@ class SlicePublisher:
     def _is_fresh(self) -> bool:
         return asyncio.get_running_loop().time() - self._written_at < SETTLED
 
-    def _listed(self, objects: list[Object], _version: str) -> None:
-        self._existing = {obj["metadata"]["name"]: slices.known(obj) for obj in objects}
+    def _listed(self, existing: list[Known], _version: str) -> None:
+        self._existing = {one.name: one for one in existing}
         self._wake.set()
 
     def _changed(self, event_type: EventType, obj: Object) -> None:

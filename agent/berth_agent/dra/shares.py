@@ -7,14 +7,17 @@ cards that its container gets, and the driver reads from the pods which containe
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.vendor import RefusedError
 from berth_api.names import DRA_DRIVER, GPU, RDMA
 from berth_api.resources import quantity
+from berth_client.lists import pages
 from berth_client.objects import Object
 
 MEMORY: Final = "memory"
@@ -55,8 +58,8 @@ class Container:
 class ObjectReader(Protocol):
     """The API server."""
 
-    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Object:
-        """Read an object or a list.
+    def get(self, path: str, params: Mapping[str, str] | None = None) -> Coroutine[Any, Any, Object]:
+        """Read an object, or a page of a list.
 
         Raises:
             CallError: it cannot be read.
@@ -179,18 +182,25 @@ def containers(pods: Iterable[Mapping[str, Any]], claim: str) -> list[Container]
 
 
 async def users(api: ObjectReader, claim: Mapping[str, Any], *, node: str) -> list[Container]:
-    """Return the containers on the node that get devices of a claim.
+    """Return the containers on the node that get devices of a claim; none if its pods name it in no container.
 
     Raises:
         CallError: the API server does not say.
-        RefusedError: there are none, or too many other claims to look at.
+        RefusedError: no pod has the claim, or there are too many other claims to look at.
     """
     namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
     reserved = {user["uid"] for user in claim["status"].get("reservedFor") or ()}
     # Rights cannot be restricted to the pods of a node, so the agent may list pods, and not get them.
-    pods = await api.get(f"/api/v1/namespaces/{namespace}/pods", {"fieldSelector": f"spec.nodeName={node}"})
-    found = containers((pod for pod in pods["items"] if pod["metadata"]["uid"] in reserved), name)
-    if not found:
+    path, found = f"/api/v1/namespaces/{namespace}/pods", list[Container]()
+    has_claim = False
+    async with aclosing(pages(partial(api.get, path), {"fieldSelector": f"spec.nodeName={node}"})) as fetched:
+        async for page in fetched:
+            pods = [pod for pod in page["items"] or () if pod["metadata"]["uid"] in reserved]
+            # Kubernetes prepares the claims of a pod, whether a container names them or not.
+            has_claim |= any(name in _claims(pod) for pod in pods)
+            found += containers(pods, name)
+            del page, pods  # as in `pages`
+    if not has_claim:
         raise RefusedError(f"no pod on {node} for which ResourceClaim {namespace}/{name} is reserved requests it")
     others = sorted(frozenset[str]().union(*(container.other_claims for container in found)) - {""})
     if len(others) > MAX_OTHER_CLAIMS:
@@ -211,14 +221,25 @@ async def users(api: ObjectReader, claim: Mapping[str, Any], *, node: str) -> li
     ]
 
 
-def _references(pod: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
-    """Return the claims of each container, with the request that it names, which is empty for all requests."""
+def _claims(pod: Mapping[str, Any]) -> set[str]:
+    """Return the names of a pod's claims."""
+    extended = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return {*_names(pod).values(), extended.get("resourceClaimName") or ""}
+
+
+def _names(pod: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the claims in a pod's spec, by the pod's own names; empty for claims that are not made."""
     spec, status = pod["spec"], pod.get("status") or {}
     made = {entry["name"]: entry.get("resourceClaimName") for entry in status.get("resourceClaimStatuses") or ()}
-    names = {
+    return {
         entry["name"]: entry.get("resourceClaimName") or made.get(entry["name"]) or ""
         for entry in spec.get("resourceClaims") or ()
     }
+
+
+def _references(pod: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:
+    """Return the claims of each container, with the request that it names, which is empty for all requests."""
+    spec, status, names = pod["spec"], pod.get("status") or {}, _names(pod)
     references: dict[str, list[tuple[str, str]]] = {
         container["name"]: [
             (names.get(entry["name"], ""), entry.get("request") or "")

@@ -26,6 +26,8 @@ MAX_TAINT_VALUE: Final = 63
 COUNTERS: Final = "-counters"
 """What the label of a slice with a card's counter set has after the name of the card."""
 MAX_LABEL: Final = 63
+PROBED: Final = {"type": {"string": "probe"}}
+"""The attributes of devices of a dry run: the policy `berth-agent-slices` demands a type."""
 
 Spec = Mapping[str, Any]
 
@@ -226,7 +228,16 @@ def _device(device: ListedDevice) -> dict[str, Any]:
 
 def probe(node: str) -> dict[str, Any]:
     """Return a slice with a taint and shares, to be created as a dry run: the API server may drop both."""
-    device = ListedDevice(name="probe", id="probe", card="probe", place="", by_name=True, memory="1Gi", shared=True)
+    device = ListedDevice(
+        name="probe",
+        id="probe",
+        card="probe",
+        place="",
+        attributes=PROBED,
+        by_name=True,
+        memory="1Gi",
+        shared=True,
+    )
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
     return manifest("probe", {"driver": DRA_DRIVER, "nodeName": node, "pool": pool, "devices": [_device(device)]}, None)
 
@@ -240,7 +251,7 @@ def counter_probe(node: str) -> dict[str, Any]:
     """Return a slice whose device uses counters, to be created as a dry run: the API server may drop that."""
     counters = {"counterSet": "probe", "counters": {"probe": {"value": "1"}}}
     pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    device = {"name": "probe", "consumesCounters": [counters]}
+    device = {"name": "probe", "attributes": PROBED, "consumesCounters": [counters]}
     return manifest("probe", {"driver": DRA_DRIVER, "nodeName": node, "pool": pool, "devices": [device]}, None)
 
 

@@ -17,8 +17,8 @@ from grpc import aio
 
 from berth_agent import files
 from berth_agent.dra.service import DriverRegistration, DriverService
-from berth_agent.kubelet.device_plugin import registration
-from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
+from berth_agent.files import FileIdentity
+from berth_agent.kubelet.device_plugin.registration import ServingError
 from berth_agent.kubelet_api.registration_pb2_grpc import add_RegistrationServicer_to_server
 from berth_api.names import DRA_DRIVER
 
@@ -46,7 +46,7 @@ class DriverSockets:
         self._service = service
         self.registration: Final = DriverRegistration(endpoint=str(self._service_path))
         self._servers: list[aio.Server] = []
-        self._bound: dict[Path, SocketIdentity | None] = {}
+        self._bound: dict[Path, FileIdentity | None] = {}
 
     async def start(self) -> None:
         """Serve; kubelet finds the driver by itself.
@@ -71,12 +71,12 @@ class DriverSockets:
     @property
     def broken(self) -> bool:
         """Whether a socket is gone, or another's."""
-        return any(registration.identity(path) != identity for path, identity in self._bound.items())
+        return any(files.identity(path) != identity for path, identity in self._bound.items())
 
     async def stop(self) -> None:
         """Remove the sockets, the registration first, and finish the calls under way."""
         for path, identity in reversed(self._bound.items()):
-            if registration.identity(path) == identity:
+            if files.identity(path) == identity:
                 path.unlink(missing_ok=True)
         self._bound.clear()
         self._service.end()
@@ -91,7 +91,7 @@ class DriverSockets:
         server.add_insecure_port(f"unix:{draft}")
         await server.start()
         draft.rename(path)
-        self._bound[path] = registration.identity(path)
+        self._bound[path] = files.identity(path)
 
     def _remove_dead(self) -> None:
         for path in self._earlier():

@@ -5,6 +5,7 @@ The kernel removes files and folders while they are read, for example when a dri
 
 import contextlib
 import errno
+import fnmatch
 import re
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,8 @@ _INTEGRATED_INTEL: Final = "0000:00:02.0"
 _AMD_CPU: Final = "0x1022"
 """The vendor of what is in AMD's processors; graphics by AMD are of 0x1002."""
 _TOPOLOGY_NUMBER: Final = re.compile(r"[0-9]{1,4}")
-_GONE: Final = (errno.ENOENT, errno.ENODEV)
+_GONE: Final = (errno.ENOENT, errno.ENODEV, errno.ENOTDIR)
+_WILD: Final = re.compile(r"[*?\[]")
 BEHIND_SWITCH: Final = 4
 """Length of a path from a root complex through a switch: root port, upstream port, downstream port, device."""
 
@@ -166,9 +168,24 @@ def text(path: Path) -> str:
 
 
 def entries(folder: Path, pattern: str = "*") -> list[Path]:
-    """Return the entries of a folder that match a pattern, sorted by name; none if it does not exist any more."""
+    """Return the entries of a folder that match a pattern, sorted by name; none if it does not exist any more.
+
+    `Path.glob` is not used, because from Python 3.13 on it hides all errors: a folder that cannot be read would be a
+    machine without GPUs.
+    """
+    found = [folder]
+    for part in pattern.split("/"):
+        found = [entry for parent in found for entry in _matching(parent, part)]
+    return sorted(found)
+
+
+def _matching(folder: Path, name: str) -> list[Path]:
     try:
-        return sorted(folder.glob(pattern))
+        if not _WILD.search(name):
+            # Without reading the folder: /dev may be large.
+            (folder / name).lstat()
+            return [folder / name]
+        return [entry for entry in folder.iterdir() if fnmatch.fnmatchcase(entry.name, name)]
     except OSError as error:
         if error.errno in _GONE:
             return []

@@ -15,7 +15,7 @@ from berth_agent.isolation.nics import NicProvider, RefuseClaimed
 from berth_agent.isolation.provider import ListPods, NodeView, Provider, offer
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.device_plugin.handler import Service
-from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
+from berth_agent.kubelet.device_plugin.plugin_server import OnRefusal, PluginServer
 from berth_agent.kubelet.device_plugin.registration import ServingError
 from berth_agent.kubelet.device_plugin.servers import PluginServers
 from berth_agent.readings import Reading
@@ -49,10 +49,14 @@ class IsolationManager:
         folder = Path(kubelet or KUBELET_SOCKET).parent
         self._servers = PluginServers(
             kubelet=Path(kubelet) if kubelet else None,
-            make=lambda service: PluginServer(service, folder=folder, with_numa=False, changed=self._wake.set),
+            make=lambda service: PluginServer(
+                service, folder=folder, with_numa=False, changed=self._wake.set, refused=self.on_refusal
+            ),
         )
         self.on_change: Callable[[], object] = lambda: None
         """Called when a condition changed."""
+        self.on_refusal: OnRefusal = lambda _resource, _why: None
+        """Called when kubelet is refused units."""
 
     def update(self, reading: Reading, labels: Mapping[str, str]) -> None:
         """Follow a reading of the node, and the labels of its Node."""

@@ -20,11 +20,11 @@ from berth_agent import files
 from berth_agent.conditions import Finding
 from berth_agent.inventory.discovery import rdma
 from berth_agent.inventory.discovery.rdma import CharDevice
-from berth_agent.isolation import allocations
-from berth_agent.isolation.allocations import CHECKPOINT, Allocation
 from berth_agent.isolation.provider import AnyUnit, ListPods, NodeView, ProviderStatus
+from berth_agent.kubelet import allocations
 from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.pods import NCCL_IB_HCA, Pod
+from berth_agent.kubelet.allocations import CHECKPOINT, Allocation
 from berth_agent.kubelet.device_plugin import cdi_folder
 from berth_agent.kubelet_api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
 from berth_agent.vendor import RefusedError

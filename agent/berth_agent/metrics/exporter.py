@@ -13,11 +13,13 @@ from prometheus_client.registry import Collector
 from berth_agent.metrics import series
 from berth_agent.metrics.sampler import MIN_INTERVAL, Sampler
 from berth_agent.metrics.series import Snapshot
+from berth_agent.publishing.publish import TAKE_BACKS
 from berth_agent.readings import Reading
 from berth_agent.usage import processes
 from berth_agent.usage.holders import Holder, PodNames
 from berth_agent.vendor import Inventory
 from berth_base import request_metrics
+from berth_client.refusals import RefusedWrites
 
 
 class Usage(Protocol):
@@ -50,7 +52,7 @@ class Exporter:
         self._inventory = inventory
         self._proc_root = proc_root
         self._sampler = Sampler(inventory.sample)
-        self._turn = asyncio.Lock()
+        self._rendering: asyncio.Task[None] | None = None
         self._text = b""
         self._rendered = float("-inf")
         self.readings: Mapping[str, Reading] = {}
@@ -59,28 +61,35 @@ class Exporter:
         """The pods that hold the cards; None for a simulated fleet, or if this is switched off."""
         self.claims: Collector | None = None
         """The driver of ResourceClaims; None if the agent is none."""
+        self.refused = RefusedWrites()
+        """The writes that the API server refuses."""
 
     async def render(self) -> bytes:
         """Return the metrics in Prometheus' text format; they are rendered at most once in MIN_INTERVAL.
 
         Every pod may ask for them as often as it likes, and must not take the agent's CPU time with that.
         """
-        loop = asyncio.get_running_loop()
-        async with self._turn:
-            if loop.time() - self._rendered >= MIN_INTERVAL:
-                sample = await self._sampler.current()
-                snapshot = Snapshot(
-                    nodes=self.readings,
-                    sample=sample,
-                    xids=self._inventory.xids(),
-                    holders=self.usage.holders() if self.usage else (),
-                    pods=self.usage.pod_names() if self.usage else {},
-                )
-                # In a thread: of a large simulated fleet this takes a while, and procfs is read.
-                proc_root = self._proc_root if self.usage else None
-                self._text = await asyncio.to_thread(_text_of, snapshot, proc_root, self.claims)
-                self._rendered = loop.time()
-            return self._text
+        if asyncio.get_running_loop().time() - self._rendered >= MIN_INTERVAL:
+            if self._rendering is None or self._rendering.done():
+                self._rendering = asyncio.create_task(self._render())
+            # A client that loses its place must not begin a second rendering, or end that of others.
+            await asyncio.shield(self._rendering)
+        return self._text
+
+    async def _render(self) -> None:
+        sample = await self._sampler.current()
+        snapshot = Snapshot(
+            nodes=self.readings,
+            sample=sample,
+            xids=self._inventory.xids(),
+            holders=self.usage.holders() if self.usage else (),
+            pods=self.usage.pod_names() if self.usage else {},
+            refused=self.refused.current(),
+        )
+        # In a thread: of a large simulated fleet this takes a while, and procfs is read.
+        proc_root = self._proc_root if self.usage else None
+        self._text = await asyncio.to_thread(_text_of, snapshot, proc_root, self.claims)
+        self._rendered = asyncio.get_running_loop().time()
 
 
 def _text_of(snapshot: Snapshot, proc_root: Path | None, claims: Collector | None) -> bytes:
@@ -92,6 +101,7 @@ def _text_of(snapshot: Snapshot, proc_root: Path | None, claims: Collector | Non
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(request_metrics.REQUESTS)
+    registry.register(TAKE_BACKS)
     registry.register(_Snapshot(snapshot))
     if claims:
         registry.register(claims)

@@ -3,7 +3,7 @@
 A value that is unknown, or that a card does not support, has no sample, because 0 would be a value.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -17,6 +17,8 @@ from berth_api.allocation import short
 from berth_api.device import DeviceInfo, MigInstance
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.resources import quantity
+from berth_base import request_metrics
+from berth_client.refusals import RefusalGroup
 
 Labels = tuple[str, ...]
 Values = Iterable[tuple[Labels, float | None]]
@@ -42,6 +44,7 @@ class Snapshot:
     """Pods by UID."""
     processes: Mapping[str, Mapping[tuple[str, str], int]] = field(default_factory=dict)
     """Bytes by UUID of the card, and by owner: UID of the pod and id of the container."""
+    refused: Collection[RefusalGroup] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +267,12 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
             sampled_at.add_metric((node,), snapshot.sample.at)
     yield conditions
     yield sampled_at
+    refused_writes = GaugeMetricFamily(
+        request_metrics.REFUSED, request_metrics.REFUSED_TEXT, labels=request_metrics.REFUSED_LABELS
+    )
+    for refused in snapshot.refused:
+        refused_writes.add_metric(refused.labels, refused.reach)
+    yield refused_writes
 
 
 def _known(snapshot: Snapshot) -> tuple[Series, ...]:

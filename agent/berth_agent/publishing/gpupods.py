@@ -1,6 +1,7 @@
 """Update the GpuPods of one node to what its pods hold. Only changes are written."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from berth_api.objects.gpupod import GpuPodSpec
 from berth_api.values import keys
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
+from berth_client.objects import Object
+from berth_client.refusals import Pauses
 
 ALL: Final = f"/apis/{names.API_VERSION}/{names.GPUPODS}"
 Key = tuple[str, str]
@@ -24,7 +27,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class GpuPods:
     """Owner of one node's GpuPods."""
 
-    def __init__(self, *, client: ApiClient, node: str) -> None:
+    def __init__(self, *, client: ApiClient, node: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._label = f"{names.NODE_LABEL}={label_value(node)}"
         self._node = node
@@ -32,6 +35,8 @@ class GpuPods:
         """What stands on the server as far as we know, and its UID."""
         self._too_long: frozenset[Key] = frozenset()
         """GpuPods whose names the API server would refuse."""
+        self._pauses: Pauses[Key] = Pauses(clock)
+        """The GpuPods whose writes are refused until a person acts."""
 
     async def resync(self) -> None:
         """List the API server's objects. The next call of `apply` repairs them.
@@ -39,16 +44,15 @@ class GpuPods:
         Raises:
             CallError: the list could not be read.
         """
-        objects, _ = await self._client.list(ALL, {"labelSelector": self._label})
-        # Nodes whose names begin alike may share a label.
-        mine = [obj for obj in objects if obj["spec"].get("nodeName") == self._node]
-        self._known = {
-            (obj["metadata"]["namespace"], obj["metadata"]["name"]): (
-                GpuPodSpec.model_validate(obj["spec"]),
-                obj["metadata"]["uid"],
-            )
-            for obj in mine
-        }
+        listed, _ = await self._client.read_list(ALL, {"labelSelector": self._label}, read=self._read)
+        self._known = dict(known for known in listed if known is not None)
+
+    def _read(self, obj: Object) -> tuple[Key, tuple[GpuPodSpec, str]] | None:
+        """Return the key, spec and UID of a GpuPod; None for another node's, which may have the same label."""
+        if obj["spec"].get("nodeName") != self._node:
+            return None
+        metadata = obj["metadata"]
+        return (metadata["namespace"], metadata["name"]), (GpuPodSpec.model_validate(obj["spec"]), metadata["uid"])
 
     async def apply(self, pods: Mapping[Key, GpuPodSpec]) -> None:
         """Write the GpuPods of these pods that differ, and delete all other GpuPods.
@@ -67,27 +71,37 @@ class GpuPods:
         for key, spec in wanted.items():
             if key in self._known and self._known[key][0] == spec:
                 continue
+            if (refusal := self._pauses.refusal(key)) is not None:
+                failed = refusal
+                continue
             try:
-                applied = await self._client.apply(_path(key), body(key, spec), names.AGENT)
+                applied = await self._client.apply(_path(key), body(key, spec), names.AGENT, force=True)
             except CallError as error:
                 if not error.status:
                     raise
                 # A namespace that is being deleted, or whose webhook fails, must not delay what others hold or have
                 # released.
                 failed = error
+                self._pauses.failed(key, error)
             else:
+                self._pauses.end(key)
                 self._known[key] = (spec, applied["metadata"]["uid"])
                 _log.info("GpuPod published", gpu_pod=keys.join(*key), containers=len(spec.containers))
         for key in sorted(self._known.keys() - wanted.keys()):
+            if (refusal := self._pauses.refusal(key)) is not None:
+                failed = refusal
+                continue
             try:
                 await self._client.delete(_path(key), uid=self._known[key][1])
             except CallError as error:
                 if not error.status:
                     raise
                 # One that is gone, or has another UID, is not ours any more.
-                if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
+                if error.status != HTTPStatus.CONFLICT and not error.is_missing:
                     failed = error
+                    self._pauses.failed(key, error)
                     continue
+            self._pauses.end(key)
             del self._known[key]
         if failed is not None:
             raise failed

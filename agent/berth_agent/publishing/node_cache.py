@@ -1,4 +1,9 @@
-"""The UIDs and labels of Nodes. A Device or Lease has its Node as owner, and is deleted with it."""
+"""The UIDs and labels of Nodes. A Device or Lease has its Node as owner, and is deleted with it.
+
+Only new objects get the owner reference. The admission plug-in OwnerReferencesPermissionEnforcement, which OpenShift
+enables, allows a change of references only to clients that may delete the object, which agents may not. If the UID in
+the reference is not the Node's any more, the garbage collector deletes the object, and the agent creates it again.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -42,17 +47,13 @@ class NodeCache:
         self._labels[name] = labels
 
     def owner_reference(self, name: str) -> dict[str, Any] | None:
-        """Return the owner reference to a Node, or None where the Node is not known."""
+        """Return the owner reference to a Node for a new object, or None where the Node is not known.
+
+        It does not block the Node's deletion: that would need the right to change finalizers of Nodes.
+        """
         if name not in self._uids:
             return None
-        return {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "name": name,
-            "uid": self._uids[name],
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
+        return {"apiVersion": "v1", "kind": "Node", "name": name, "uid": self._uids[name], "controller": True}
 
 
 def only(names: Collection[str]) -> str | None:

@@ -5,6 +5,7 @@ The reporter checks after each event (a pod came or went, kubelet allocated devi
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,9 @@ from typing import Final
 import structlog
 
 from berth_agent.boot import boot_id
+from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
+from berth_agent.event_writer import EventWriter
 from berth_agent.kubelet.admission.admission import Admission
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
 from berth_agent.kubelet.admission.units import Units
@@ -27,6 +30,7 @@ from berth_agent.usage.holders import Holder, PodNames
 from berth_agent.usage.replicas import OfferedReplicas
 from berth_agent.usage.summary import Summaries
 from berth_agent.usage.unheld import UnheldUses
+from berth_agent.vendor import CardNames
 from berth_api.device import MAX_DEVICES, MAX_HELD, DeviceSpec, ExceedingUse, ForeignUse, UnheldUse
 from berth_api.names import GPU
 from berth_api.objects.gpupod import MAX_CONTAINERS
@@ -54,6 +58,7 @@ class UsageReporter:
         admission: Admission,
         gpu_pods: GpuPods,
         replicas: OfferedReplicas | None = None,
+        card_names: CardNames = lambda _spec: (),
     ) -> None:
         self._settings = settings
         self._boot_id = boot_id
@@ -63,6 +68,10 @@ class UsageReporter:
         self._gpu_pods = gpu_pods
         self._replicas = replicas
         """What another device plugin offers; None if the agent is the node's device plugin."""
+        self._card_names = card_names
+        """Returns the ids by which other device plugins offer the cards."""
+        self._unmatched: Finding | None = None
+        """The condition about ids of kubelet that do not show which card it is."""
         self._reading: Reading | None = None
         """The last reading; None before the first."""
         self._unheld = UnheldUses(proc=settings.proc_root, own_namespace=own_namespace())
@@ -85,8 +94,7 @@ class UsageReporter:
 
     def observe(self, reading: Reading) -> None:
         """Store the units and processes of a reading."""
-        mirror = self.admission.mirror
-        mirror.units = mirror.units.joined(Units.of(reading.spec))
+        self.admission.mirror.see(Units.of(reading.spec, self._card_names(reading.spec)))
         self._reading = reading
         self._minors = {device.id: device.minor for device in reading.spec.devices if device.type == GPU}
         self._summaries = Summaries.of(reading.spec)
@@ -96,14 +104,21 @@ class UsageReporter:
         """Restore what an earlier run published: replicas, and what the processes of the same boot showed."""
         if published.boot_id == self._boot_id:
             self._unheld.restore(published.unheld)
+            self.admission.restore_stopped(published.stopped)
             self._earlier = published
         if self._replicas:
             self._replicas.restore(spec.devices)
 
+    def resync(self) -> None:
+        """Read the GpuPods again soon."""
+        self._resync_at = 0.0
+        self._is_due = True
+
     def with_use(self, reading: Reading) -> Reading:
-        """Return the reading with what pods hold, and with the replicas that another device plugin offers."""
+        """Return the reading with what pods hold, and with what is known of another device plugin."""
         spec = self._replicas.shown(reading.spec) if self._replicas else reading.spec
-        return replace(reading, spec=spec, use=self._use)
+        findings = (*reading.findings, self._unmatched) if self._unmatched else reading.findings
+        return replace(reading, spec=spec, use=self._use, findings=findings)
 
     def foreign(self, reading: Reading) -> tuple[ForeignUse, ...]:
         """Return the cards with processes of no pod, as a reading shows them, or else as they were published last."""
@@ -131,7 +146,6 @@ class UsageReporter:
     def begin(self, publish: Publish, tasks: asyncio.TaskGroup) -> None:
         """Follow the node's pods from now on, and publish what changed of their devices."""
         tasks.create_task(self._pods.follow(self.admission))
-        tasks.create_task(self._pods.write_events())
         tasks.create_task(self._run(publish))
 
     async def _run(self, publish: Publish) -> None:
@@ -144,8 +158,10 @@ class UsageReporter:
                 # Reset first: a reading may come while this is published.
                 self._is_due = False
                 current = await self._current(self._reading)
-                if current != self._use:
-                    self._use = current
+                mirror = self.admission.mirror
+                unmatched = use.unmatched_finding(mirror.unmatched(), mirror.units)
+                if (current, unmatched) != (self._use, self._unmatched):
+                    self._use, self._unmatched = current, unmatched
                     publish()
                 await self._publish_gpu_pods()
             # Until something may have changed; while kubelet has not recorded what it gave, for a moment only.
@@ -201,8 +217,12 @@ class UsageReporter:
             exceeding = exceeding_module.exceeding(reading.processes, pods, reading.spec, proc, claimed)
             return self.foreign(reading), exceeding, self._unheld.confirmed
 
-        # In a thread: procfs is read.
+        # In threads: procfs is read.
         foreign, exceeding, unheld = await asyncio.to_thread(by_processes)
+        before, alive = (self._use or self._earlier).running, functools.partial(processes.pods_with_processes, proc)
+        running = await asyncio.to_thread(use.running, before, pods, units, alive)
+        # There is no event for the end of the processes of a pod that has gone.
+        self._is_due |= not {pod.pod_uid for pod in running} <= {pod.uid for pod in pods}
         held = use.held(mirror.holdings(), mirror.units, uids=[pod.uid for pod in pods])
         if len(held) > MAX_HELD and not self._exceeds_device:
             _log.warning("too many containers have devices: some are listed in GpuPods alone", allowed=MAX_HELD)
@@ -210,21 +230,32 @@ class UsageReporter:
         return NodeUse(
             held=held[:MAX_HELD],
             boot_id=self._boot_id,
-            withheld=tuple(sorted(self._minors[card] for card in self.admission.withheld() & self._minors.keys())),
+            withheld=self._minors_of(self.admission.withheld()),
             foreign=foreign,
             claimed=self.admission.claimed[:MAX_DEVICES],
             exceeding=exceeding,
             unheld=unheld,
+            uncertain=self._minors_of(mirror.snapshot().uncertain()),
+            running=running,
+            stopped=tuple(sorted(mirror.stopped)[:MAX_HELD]),
         )
 
+    def _minors_of(self, cards: frozenset[str]) -> tuple[int, ...]:
+        """Return the minors of the cards among these that the node still has, sorted."""
+        return tuple(sorted(self._minors[card] for card in cards & self._minors.keys()))
 
-def of(settings: Settings, *, client: ApiClient, plugin: Collection[str]) -> UsageReporter | None:
+
+def of(
+    settings: Settings, *, client: ApiClient, events: EventWriter, plugin: Collection[str], card_names: CardNames
+) -> UsageReporter | None:
     """Return the reporter of the settings' node; None for a simulated fleet, or if it is switched off.
 
     Args:
         settings: the agent's settings.
         client: the client of the API server.
+        events: the Events of the agent.
         plugin: the device plugin's resources, besides partitions of cards.
+        card_names: returns the ids by which other device plugins offer the cards.
     """
     if settings.inventory != "nvml" or not settings.truth:
         return None
@@ -234,6 +265,7 @@ def of(settings: Settings, *, client: ApiClient, plugin: Collection[str]) -> Usa
     admission = Admission(
         kubelet=kubelet,
         server=pods,
+        events=events,
         memory=Checkpoint(path=settings.checkpoint, boot_id=boot),
         running=lambda: processes.pods_with_processes(settings.proc_root),
     )
@@ -245,4 +277,5 @@ def of(settings: Settings, *, client: ApiClient, plugin: Collection[str]) -> Usa
         admission=admission,
         gpu_pods=gpu_pods,
         replicas=None if settings.device_plugin else OfferedReplicas(kubelet),
+        card_names=card_names,
     )

@@ -4,7 +4,7 @@ A node has GPUs of one vendor. The PCI bus decides which, because it shows cards
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,7 +21,7 @@ from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.inventory.interface import NoGpus, label_value
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
 from berth_agent.isolation.provider import Isolation, ListPods, Provider
-from berth_agent.vendor import HandOver, Inventory, MakesPartitions, Partitions, Vendor
+from berth_agent.vendor import CardNames, HandOver, Inventory, MakesPartitions, NamesCards, Partitions, Vendor
 from berth_agent.vendors.amd.vendor import Amd
 from berth_agent.vendors.nvidia.vendor import Nvidia
 from berth_agent.vendors.simulated.inventory import SimulatedInventory
@@ -162,6 +162,12 @@ def resources_for(settings: Settings) -> frozenset[str]:
     added = gpu_vendors.load(entry_points(group=gpu_vendors.GROUP))
     vendors = {**VENDORS, **{name: vendor.name for name, vendor in added.items()}}
     return frozenset(name for name, vendor in vendors.items() if vendor == chosen and is_counted_on_node(name))
+
+
+def card_names_for(settings: Settings) -> CardNames:
+    """Return what knows the ids by which other device plugins offer the node's cards; most vendors have none."""
+    vendor = _chosen(settings.sysfs_root).vendor
+    return partial(vendor.card_names, settings) if isinstance(vendor, NamesCards) else lambda _spec: ()
 
 
 def isolation_for(settings: Settings, *, list_pods: ListPods) -> list[Provider]:

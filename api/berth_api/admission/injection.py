@@ -83,7 +83,7 @@ def places(
 
     `renamed` are resources to which NVIDIA's device plugin has given other names.
     """
-    seeing = _seeing(spec, labels, annotations)
+    seeing = seeing_of(spec, labels, annotations)
     for kind in _KINDS:
         for number, container in enumerate(spec.get(kind) or ()):
             name = container.get("name", "")
@@ -95,7 +95,7 @@ def fresh_places(pod: Object, before: Object) -> Iterator[Place]:
     """Yield the ephemeral containers that an update adds to a pod. Existing ones cannot be changed."""
     spec = pod["spec"]
     existing = {container["name"] for container in before.get(EPHEMERAL) or ()}
-    seeing = _seeing(spec, labels_of(pod), annotations_of(pod))
+    seeing = seeing_of(spec, labels_of(pod), annotations_of(pod))
     for number, container in enumerate(spec.get(EPHEMERAL) or ()):
         if container["name"] not in existing:
             entry = _entry(container.get("targetContainerName", ""), seeing)
@@ -108,6 +108,18 @@ def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
     for kind, number, container in all_containers(spec):
         if labelled or requests_any(container, RESOURCES.__contains__):
             yield kind, number, container
+
+
+def seeing_of(spec: Object, labels: Mapping[str, str], annotations: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of the containers that see GPUs which kubelet does not know."""
+    by_words = words.asking(spec, annotations, labels)
+    return frozenset(
+        container.get("name", "")
+        for container in (
+            *(container for _, _, container in asking(spec, labels)),
+            *(container for kind, number, container in all_containers(spec) if (kind, number) in by_words),
+        )
+    )
 
 
 def lacking(spec: Object, labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -204,18 +216,6 @@ def _filled(pod: Object, all_places: Iterator[Place]) -> dict[str, Any]:
         if place.entry is not None or _last_entry(place.container) is not None
     )
     return {**pod, "spec": with_containers(pod["spec"], changed)}
-
-
-def _seeing(spec: Object, labels: Mapping[str, str], annotations: Mapping[str, str]) -> frozenset[str]:
-    """Return the names of the containers that see GPUs which kubelet does not know."""
-    by_words = words.asking(spec, annotations, labels)
-    return frozenset(
-        container.get("name", "")
-        for container in (
-            *(container for _, _, container in asking(spec, labels)),
-            *(container for kind, number, container in all_containers(spec) if (kind, number) in by_words),
-        )
-    )
 
 
 def _entry(container: str, seeing: Collection[str]) -> Object:

@@ -8,6 +8,9 @@ does.
 A namespace's label decides about other names. With `words`, pods with words of other systems are routed, and with
 `devices` also pods that request devices by any name that Berth serves. Without the label, a request for `nvidia.com/*`
 alone does not route a pod, because the device plugin serves pods of all schedulers.
+
+The label routes no pod that holds ResourceClaims. Admission sees neither the driver nor the pool of a claim, and Berth
+allocates only from its own pools (docs/decisions/0046-claims-are-not-routed.md).
 """
 
 import re
@@ -23,9 +26,12 @@ DEFAULT: Final = "default-scheduler"
 """What the API server writes into a pod that names no scheduler."""
 ROUTING: Final = "berth.dev/routing"
 """The label of namespaces that decides which of their pods are routed."""
+OF_SYSTEMS: Final = frozenset(name for system in words.TABLE.systems for name in system.schedulers)
+"""The scheduler names of other systems' manifests."""
 Route = Literal["own", "words", "devices", "disabled"]
 """A value of the label: pods with Berth's own names, with words of other systems too, with any name that Berth serves
 too, or none."""
+HOLDS_CLAIMS: Final = f"The label {ROUTING} routes no pod with spec.resourceClaims"
 RESOURCES: Final = re.compile(r"(kubernetes\.io|koordinator\.sh)/(gpu([.-].*)?|rdma|fpga)")
 """Names of resources that only Berth allocates."""
 _OF_NVIDIA: Final = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.+)")
@@ -52,8 +58,7 @@ def routed(pod: Object, scheduler: str) -> Object:
 def routed_by_words(pod: Object, scheduler: str) -> Object:
     """Return a new pod with this scheduler if it has a word of another system; its namespace has opted in."""
     spec = pod["spec"]
-    is_unset = spec.get("schedulerName") == DEFAULT and not spec.get("nodeName")
-    if not is_unset or not words.is_used(spec, annotations_of(pod), labels_of(pod)):
+    if not _may_be_labelled(spec) or not words.is_used(spec, annotations_of(pod), labels_of(pod)):
         return pod
     return {**pod, "spec": {**spec, "schedulerName": scheduler}}
 
@@ -68,8 +73,7 @@ def routed_by_devices(pod: Object, scheduler: str, served: Collection[str] = ())
     def is_served(name: str) -> bool:
         return name in served or _OF_NVIDIA.fullmatch(name) is not None
 
-    is_unset = spec.get("schedulerName") == DEFAULT and not spec.get("nodeName")
-    if not is_unset or not any(requests_any(container, is_served) for container in _containers(spec)):
+    if not _may_be_labelled(spec) or not any(requests_any(container, is_served) for container in _containers(spec)):
         return pod
     return {**pod, "spec": {**spec, "schedulerName": scheduler}}
 
@@ -99,13 +103,21 @@ def not_ours(name: str, schedulers: Collection[str]) -> str:
 def why_not_ours(pod: Object, schedulers: Collection[str]) -> str:
     """Return the message about a pod with another scheduler. It names what in the pod is meant for Berth."""
     name, spec = str(pod["spec"].get("schedulerName") or ""), pod["spec"]
-    message, ours = not_ours(name, schedulers), ", ".join(sorted(schedulers))
+    message, written = not_ours(name, schedulers), f"spec.schedulerName: {', '.join(sorted(schedulers))}"
     has = listing.first_of(for_us(pod))
-    if not has or meant(name, schedulers):
+    if meant(name, schedulers):
         return message
     is_unset = name == DEFAULT and not spec.get("nodeName")
+    if is_unset and spec.get("resourceClaims") and (has or _requests_of_nvidia(spec)):
+        with_it = f": it has {has}" if has else ""
+        return f"{message}{with_it}. {HOLDS_CLAIMS}; if all its claims are in pools of Berth's, write {written}"
+    if not has:
+        return message
+    if name in OF_SYSTEMS:
+        unchanged = "or give a profile of Berth this name to leave the pods unchanged"
+        return f"{message}: it has {has}; write {written}, {unchanged}"
     label = f", or give its namespace the label {ROUTING}: words" if is_unset else ""
-    return f"{message}: it has {has}; write spec.schedulerName: {ours}{label}"
+    return f"{message}: it has {has}; write {written}{label}"
 
 
 def for_us(pod: Object) -> list[str]:
@@ -117,6 +129,18 @@ def for_us(pod: Object) -> list[str]:
         *(f"annotation {name}" for name in words.TABLE.annotations if name in annotations),
         *(f"label {name}" for name in (*words.TABLE.labels, *request.LABELS) if name in labels),
     ]
+
+
+def _requests_of_nvidia(spec: Object) -> bool:
+    return any(
+        requests_any(container, lambda name: bool(_OF_NVIDIA.fullmatch(name))) for container in _containers(spec)
+    )
+
+
+def _may_be_labelled(spec: Object) -> bool:
+    """Return whether the label of a namespace may route the pod: no scheduler, no node and no claim."""
+    is_unset = spec.get("schedulerName") == DEFAULT and not spec.get("nodeName")
+    return is_unset and not spec.get("resourceClaims")
 
 
 def _containers(spec: Object) -> list[dict[str, Any]]:

@@ -22,13 +22,21 @@ VERSION: Final = 1
 MAX_RESERVED_NODES: Final = 25
 MAX_BACKOFFS: Final = 512
 MAX_PLACES: Final = 1000
-"""Of all workloads and gangs together. With the other bounds, the object stays below 0.9 MiB even if all names are as
+"""Of all workloads and gangs together. With the other bounds, the object stays below 0.95 MiB even if all names are as
 long as Kubernetes allows."""
 MAX_PROMISED_GANGS: Final = 250
 MAX_LOST_PLACES: Final = 325
 MAX_TAKERS: Final = 3
 MAX_PREEMPTOR: Final = 320
 MAX_UID: Final = 64
+MAX_SUCCEEDED_GANGS: Final = 64
+MAX_CONTROLLERS: Final = 16
+MAX_GANG: Final = 384
+MAX_ID: Final = 12
+MAX_REFUSED_WRITES: Final = 10
+MAX_REFUSED_NAMESPACES: Final = 4
+MAX_REFUSED_OBJECT: Final = 320
+MAX_REFUSED_MESSAGE: Final = 768
 
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 
@@ -156,6 +164,8 @@ class PromisedGang(Model):
     """The gang's namespace."""
     name: GangName
     """The gang's name."""
+    since: Moment = 0
+    """Since when they are kept; absent in the record of an earlier version."""
     until: Moment
     """When the places are given up."""
     places: Annotated[list[JoinedGang], Field(max_length=MAX_PLACES)]
@@ -179,8 +189,44 @@ class LostPlace(Model):
     """The schedulers whose pods took the places; none if no pod did."""
 
 
+class SucceededMembers(Model):
+    """Members of one gang that have succeeded and are deleted. They still count for the gang's minimum."""
+
+    gang: Annotated[str, Field(min_length=1, max_length=MAX_GANG)]
+    """The gang, as messages call it."""
+    count: Annotated[int, Field(ge=1)]
+    """How many members."""
+    controllers: Annotated[list[Annotated[str, Field(max_length=MAX_ID)]], Field(max_length=MAX_CONTROLLERS)]
+    """The ends of the UIDs of the controllers that have had members of the gang; an empty text for none. With a member
+    of another controller, a gang begins again."""
+
+
+class RefusedWrite(Model):
+    """Writes of the leader that the API server refuses until a person acts. The next leader does not read them."""
+
+    verb: Text
+    """The verb, as RBAC calls it."""
+    resource: Text
+    """The resource with its group and subresource, such as `devices.berth.dev/status`."""
+    code: Annotated[int, Field(ge=400, le=599)]
+    """The HTTP status of the answers."""
+    refuser: Text = ""
+    """The policy or webhook that refuses the writes, such as `webhook/NAME`, or `authorization`; absent if the API
+    server names none."""
+    object: Annotated[str, Field(max_length=MAX_REFUSED_OBJECT)] = ""
+    """One of the objects: its name, namespace/name, or the namespace in which it was to be created."""
+    namespaces: Annotated[list[Name], Field(max_length=MAX_REFUSED_NAMESPACES)] = Field(default_factory=list)
+    """Some of the namespaces of the objects; absent if they have none."""
+    since: Moment
+    """When the first of the writes was refused."""
+    last: Moment
+    """When the last of the writes was refused."""
+    message: Annotated[str, Field(max_length=MAX_REFUSED_MESSAGE)]
+    """What the API server answered about the object."""
+
+
 class LeaderLeaseStatus(Model):
-    """The record: what the next leader needs and cannot read from other objects."""
+    """The record: what the next leader needs and cannot read from other objects, and what people look for."""
 
     version: Annotated[int, Field(ge=1)]
     """Version of the form of the record. A leader that does not know the version begins without a record."""
@@ -196,6 +242,12 @@ class LeaderLeaseStatus(Model):
     """The promised places of pods that controllers create after others."""
     lost_places: Annotated[list[LostPlace], Field(max_length=MAX_LOST_PLACES)] | None = None
     """The places that evictions freed and other pods took; absent if they are not known."""
+    succeeded_members: Annotated[list[SucceededMembers], Field(max_length=MAX_SUCCEEDED_GANGS)] = Field(
+        default_factory=list
+    )
+    """The members of gangs that have succeeded and are deleted."""
+    refused_writes: Annotated[list[RefusedWrite], Field(max_length=MAX_REFUSED_WRITES)] = Field(default_factory=list)
+    """The writes that the API server refuses."""
 
 
 class LeaderLease(Model):

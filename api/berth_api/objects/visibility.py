@@ -358,6 +358,7 @@ class PodExplanation(TypedDict, total=False):
     ]
     gang: ExplainedGang
     reservation: NodeReservation
+    refusal: Annotated[str, "Which writes for it the API server refuses, and why; absent if it refuses none."]
     queue: Annotated[QueuePlace, "Its place in the queue; absent when bound."]
     bind: Annotated[BindPoints, "Why it was bound to its node; absent while it waits."]
 
@@ -375,6 +376,7 @@ class OperatorSettings(TypedDict, total=False):
     nicResources: Annotated[
         dict[str, int], "Resource of another device plugin -> hundredths of an RDMA NIC (--nic-resources)."
     ]
+    gpuVendors: Annotated[list[str], "Vendors whose GPUs pods get by Berth's resources (--gpu-vendors)."]
     geniusPriorities: Annotated[
         dict[str, int], "Namespace, or * for all others -> the highest `genius/priority` of its pods; 0 for none."
     ]

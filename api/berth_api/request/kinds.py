@@ -17,6 +17,13 @@ from berth_api.request.values import CARD, Part, RequestError
 Reader = Callable[[Mapping[str, int], Hint], Part]
 """Converts a pod's amounts, by resource name, and its hint for the type to a part; may raise RequestError."""
 
+NVIDIA: Final = "nvidia"
+HUAWEI: Final = "huawei"
+"""Its device plugin reads annotations of the pod. Kubelet calls the plugin only for Huawei's own resources."""
+ALL_VENDORS: Final = "*"
+"""Stands for all vendors in the setting `--gpu-vendors`."""
+
+_VENDOR: Final = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _RESOURCE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
@@ -126,7 +133,7 @@ class GpuVendor:
 
     def __post_init__(self) -> None:
         """Check the declaration; see the class."""
-        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", self.name):
+        if not re.fullmatch(_VENDOR, self.name):
             raise KindError(f'vendor {self.name!r}; allowed are lower-case letters, digits and "-", such as example')
         if not isinstance(self.cards, tuple) or not self.cards:
             raise KindError(f"vendor {self.name}: cards {self.cards!r}; allowed is a tuple of at least one resource")
@@ -170,6 +177,9 @@ class Kinds:
     """Resource of another device plugin -> the hundredths of an RDMA NIC that one of it takes."""
     gpus: Mapping[str, GpuVendor] = field(default_factory=dict)
     """Resource of whole GPUs of an added vendor -> the vendor."""
+    gpu_vendors: frozenset[str] = frozenset({NVIDIA})
+    """Vendors whose GPUs pods get by Berth's resources, such as `kubernetes.io/gpu`; `ALL_VENDORS` for all. For added
+    vendors, `GpuVendor.shared` decides."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -221,6 +231,29 @@ def read_nics(text: str) -> dict[str, int]:
 def checked_nics(text: str) -> str:
     """Return the text of a setting if it is valid; raise the errors of `read_nics`."""
     read_nics(text)
+    return text
+
+
+def read_gpu_vendors(text: str) -> frozenset[str]:
+    """Return the vendors whose GPUs pods get by Berth's resources, as in `nvidia,amd`; `*` stands for all.
+
+    Raises:
+        KindError: a name is no vendor's name, there is none, or pods get this vendor's cards only by its own resources.
+    """
+    vendors = frozenset(filter(None, text.split(",")))
+    for vendor in vendors - {ALL_VENDORS}:
+        if vendor == HUAWEI or not re.fullmatch(_VENDOR, vendor):
+            raise KindError(
+                f"vendor {vendor!r}; allowed are names of vendors such as amd, but not huawei, or * for all"
+            )
+    if not vendors:
+        raise KindError("no vendor; allowed is at least one, such as nvidia, or * for all")
+    return vendors
+
+
+def checked_gpu_vendors(text: str) -> str:
+    """Return the text of a setting if it is valid; raise the errors of `read_gpu_vendors`."""
+    read_gpu_vendors(text)
     return text
 
 

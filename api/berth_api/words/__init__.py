@@ -35,6 +35,7 @@ __all__ = [
     "DEFAULT_UNITS",
     "GANGS",
     "GANG_NAMES",
+    "GANG_READS",
     "KUBERNETES_GROUPS",
     "OWN_GROUPS",
     "READ_ANNOTATIONS",
@@ -67,6 +68,7 @@ Object = Mapping[str, Any]
 Strings = Mapping[str, str]
 
 GANG_NAMES: Final = gangs.NAMES
+GANG_READS: Final = gangs.READS
 asking = cards.asking
 READ_ANNOTATIONS: Final = frozenset(TABLE.annotations) - GANG_NAMES
 """The annotations that decide about cards."""

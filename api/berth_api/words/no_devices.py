@@ -29,8 +29,14 @@ ABOUT_DEVICES: Final = (
 
 
 def why_none(pod: Object, kinds: Kinds = BUILT_IN) -> str:
-    """Return why a pod holds no device, with the parts of it that look like a request; empty if it requests one."""
+    """Return why a pod holds no device, with the parts of it that look like a request; empty if it requests one.
+
+    If the pod has ResourceClaims, the devices are those of the claims, which are named.
+    """
     metadata, spec = pod["metadata"], pod["spec"]
+    if claims := _claims(pod):
+        plural = "s" if len(claims) > 1 else ""
+        return f"its devices are those of ResourceClaim{plural} {', '.join(claims)}"
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     requested = resources.total(resources.from_limits(spec))
     if any(amount and is_device(name, kinds) for name, amount in requested.items()):
@@ -50,3 +56,15 @@ def why_none(pod: Object, kinds: Kinds = BUILT_IN) -> str:
     seen += [f"annotation {name}: {meant}" for name in annotations if name.endswith(("/gpu", "/gpus"))]
     seen += [*misspelt.questions(annotations, labels), *mistakes.visible_devices(spec, 0)]
     return "it holds no device, because it requests none" + (f": {'; '.join(seen)}" if seen else "")
+
+
+def _claims(pod: Object) -> list[str]:
+    """Return the names of a pod's ResourceClaims, or its own names for claims that are not made yet."""
+    status = pod.get("status") or {}
+    made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()}
+    claims = [
+        str(each.get("resourceClaimName") or made.get(each["name"]) or each["name"])
+        for each in pod["spec"].get("resourceClaims") or ()
+    ]
+    extended = (status.get("extendedResourceClaimStatus") or {}).get("resourceClaimName")
+    return [*claims, *([str(extended)] if extended else [])]

@@ -499,4 +499,30 @@ OTHERS: Final = System(
     ),
 )
 
-TABLE: Final = Table((HAMI, KAI, VOLCANO, VOLCANO_SHARE, VOLCANO_NUMBER, KOORDINATOR, ALIYUN, TENCENT, OTHERS))
+_YUNIKORN: Final = "yunikorn.apache.org/"
+
+YUNIKORN: Final = System(
+    name="YuniKorn",
+    schedulers=("yunikorn",),
+    drain=False,
+    words=(
+        _annotation(f"{_YUNIKORN}task-group-name", Role.TASK_GROUP, "the part of the application's group"),
+        _annotation(
+            f"{_YUNIKORN}task-groups",
+            Role.TASK_GROUPS,
+            "all parts of the application's group, each with its `minMember`",
+        ),
+        _annotation(
+            f"{_YUNIKORN}schedulingPolicyParameters",
+            Role.NO_EFFECT,
+            "how long the group may wait, and what happens then",
+            answer="a waiting group holds nothing and may wait; --gang-timeout limits only the time of its binds",
+        ),
+        _annotation(f"{_YUNIKORN}queue", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
+        _label(f"{_YUNIKORN}queue", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
+    ),
+)
+
+TABLE: Final = Table(
+    (HAMI, KAI, VOLCANO, VOLCANO_SHARE, VOLCANO_NUMBER, KOORDINATOR, YUNIKORN, ALIYUN, TENCENT, OTHERS)
+)

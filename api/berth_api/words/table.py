@@ -61,6 +61,10 @@ class Role(StrEnum):
     """The minimum of that group."""
     GROUP_OBJECT = "group object"
     """The name of a group that an object describes."""
+    TASK_GROUP = "task group"
+    """The part of the application's group to which the pod belongs. `TASK_GROUPS` has the minimum of each part."""
+    TASK_GROUPS = "task groups"
+    """All parts of the application's group with their minimums, as a JSON list."""
 
     # The rest.
     CHOICE = "choice"
@@ -76,7 +80,7 @@ class Role(StrEnum):
 AMOUNTS: Final = frozenset(
     {Role.CARDS, Role.MEMORY, Role.PERCENT, Role.CORES, Role.HUNDREDTHS, Role.FRACTION, Role.CONTAINER}
 )
-GANGS: Final = frozenset({Role.GROUP, Role.MIN_MEMBER, Role.GROUP_OBJECT})
+GANGS: Final = frozenset({Role.GROUP, Role.MIN_MEMBER, Role.GROUP_OBJECT, Role.TASK_GROUP, Role.TASK_GROUPS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ A namespace with another value of the label is left out where the route is the d
 
 {{/* `true` if the webhook runs, else empty. */}}
 {{- define "berth.webhook" -}}
-{{- if and .Values.operator.enabled (or (eq .Values.validation.by "webhook") (eq (include "berth.admission" .) "webhook")) -}}true{{- end -}}
+{{- if and .Values.operator.enabled (or (eq .Values.validation.by "webhook") .Values.validation.bindings (eq (include "berth.admission" .) "webhook")) -}}true{{- end -}}
 {{- end }}
 
 {{/* Objects of a generated file, with this release's namespace and scheduler names. Arguments: the root and the file's name. */}}
@@ -116,9 +116,25 @@ A namespace with another value of the label is left out where the route is the d
   | replace `"berth-scheduler"` (fromJsonArray $names | first | quote) -}}
 {{- end }}
 
+{{/* The keys that other admission adds, as a CEL map. Argument: the root. */}}
+{{- define "berth.addedKeys" -}}
+{{- $keys := .Values.admission.addedKeys | default dict -}}
+{{- range $resource, $listed := $keys }}
+{{- range $listed }}
+{{- if regexMatch "^([^/]*[.])?berth[.]dev/|^(scheduling|node)[.]koordinator[.]sh/" . }}
+{{- fail (printf "admission.addedKeys.%s: %s; allowed are keys that do not decide about devices: none of berth.dev and its subdomains, scheduling.koordinator.sh or node.koordinator.sh" $resource .) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- toJson $keys }}
+{{- end }}
+
 {{/* An object as a document, with the release's labels. Arguments: the root, the object, and further labels. */}}
 {{- define "berth.document" -}}
 {{- $object := deepCopy (index . 1) -}}
+{{- range dig "spec" "variables" list $object }}
+{{- if eq .name "added" }}{{ $_ := set . "expression" (include "berth.addedKeys" (index $ 0)) }}{{ end }}
+{{- end }}
 {{- $labels := merge (deepCopy (index . 2)) (include "berth.labels" (index . 0) | fromYaml) (default dict $object.metadata.labels) -}}
 {{- $_ := set $object.metadata "labels" $labels }}
 ---
@@ -169,10 +185,8 @@ dnsPolicy: ClusterFirstWithHostNet
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $values.nodeSelector }}
 nodeSelector:
-  {{- toYaml . | nindent 2 }}
-{{- end }}
+  {{- merge (deepCopy ($values.nodeSelector | default dict)) (dict "kubernetes.io/os" "linux") | toYaml | nindent 2 }}
 {{- with $values.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
@@ -191,6 +205,20 @@ affinity:
             matchLabels:
               app.kubernetes.io/name: {{ index . 2 }}
 {{- end }}
+{{- end }}
+
+{{/* A pod's affinity that also keeps the pod off nodes without a kubelet. Argument: the affinity. */}}
+{{- define "berth.nodesWithKubelet" -}}
+{{- $own := list (dict "key" "type" "operator" "NotIn" "values" (list "virtual-kubelet")) -}}
+{{- $own = append $own (dict "key" "eks.amazonaws.com/compute-type" "operator" "NotIn" "values" (list "fargate")) -}}
+{{- $affinity := deepCopy . -}}
+{{- $terms := list -}}
+{{- /* A node needs to match one term alone, so each term excludes these nodes. */ -}}
+{{- range dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" (list dict) $affinity -}}
+{{- $terms = append $terms (mergeOverwrite . (dict "matchExpressions" (concat (.matchExpressions | default list) $own))) -}}
+{{- end -}}
+{{- $required := dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- mergeOverwrite $affinity (dict "nodeAffinity" $required) | toYaml }}
 {{- end }}
 
 {{/* Annotations of a hook's object, which is deleted when all objects of the hook have succeeded. Arguments: hooks, weight. */}}

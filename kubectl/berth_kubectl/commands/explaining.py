@@ -33,6 +33,8 @@ def text(
         others.append(("Gang", f"{gang['name']}{counts}{first}."))
     if reservation := explanation.get("reservation"):
         others.append(("Reserved", f"{reservation['node']}: {reservation['message']}"))
+    if refusal := explanation.get("refusal"):
+        others.append(("Refused", refusal))
     if queue and queue["wakesOn"]:
         others.append(("Wakes on", ", ".join(queue["wakesOn"])))
     head = [

@@ -19,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--config", metavar="FILE", help="BerthSchedulerConfiguration file")
     own.add_argument("--genius-priorities", metavar="LIMITS", help="highest genius/priority of namespaces: ml=10,*=5")
     own.add_argument("--memory-units", metavar="UNITS", help="unit of memory in other systems' resources: NAME=1Gi")
+    own.add_argument("--gpu-vendors", metavar="VENDORS", help="vendors of GPUs for kubernetes.io/gpu: nvidia,amd")
     own.add_argument("--trusted-schedulers", metavar="NAMES", help="other schedulers whose allocations are trusted")
     own.add_argument("--node-selector", metavar="LABELS", help="label selector of the nodes to use")
     own.add_argument("--agent-namespace", metavar="NAME", help="namespace of the agents' Leases")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_kubectl.doctor import claim_driver, cluster, devices, programs, reservations, waiting
+from berth_kubectl.doctor import claim_driver, cluster, devices, programs, rejected, reservations, waiting
 from berth_kubectl.doctor.facts import Facts, Finding
 
 
@@ -20,14 +20,19 @@ class Check:
 
 CHECKS: Final = (
     Check(name="NoLeader", needs=("leaderleases",), find=programs.no_leader),
+    Check(name="EarlierState", needs=("leaderleases",), find=programs.earlier_state),
     Check(name="LostPlaces", needs=("leaderleases",), find=programs.lost_places),
-    Check(name="SilentAgent", needs=("devices", "leases", "nodes"), find=programs.silent_agent),
+    Check(name="RefusedWrites", needs=("leaderleases",), find=programs.refused_writes),
+    Check(name="RejectedPods", needs=("failed",), find=rejected.rejected_pods),
+    Check(name="SilentAgent", needs=("devices", "leases", "nodes", "agents"), find=programs.silent_agent),
     Check(name="FailedDevice", needs=("devices",), find=devices.failed_device),
     Check(name="ExceededShare", needs=("devices",), find=devices.exceeded_share),
     Check(name="CardNotHeld", needs=("devices",), find=devices.card_not_held),
+    Check(name="OtherManager", needs=("devices",), find=devices.other_manager),
     Check(name="SlicesOfOneCard", needs=("devices", "sliced"), find=devices.slices_of_one_card),
     Check(name="FalseCondition", needs=("devices",), find=devices.false_condition),
-    Check(name="NoAgent", needs=("devices", "nodes"), find=programs.no_agent),
+    Check(name="NoAgent", needs=("devices", "nodes", "agents"), find=programs.no_agent),
+    Check(name="NoDevice", needs=("devices", "nodes", "agents"), find=programs.no_device),
     Check(name="OldDefinitions", needs=("customresourcedefinitions",), find=cluster.old_definitions),
     Check(
         name="MissingPolicy",
@@ -57,6 +62,7 @@ CHECKS: Final = (
     Check(name="OtherScheduler", needs=("waiting",), find=waiting.other_scheduler),
     Check(name="NoScheduler", needs=("waiting", "bound"), find=waiting.no_scheduler),
     Check(name="UncountedGpus", needs=("resourcequotas",), find=cluster.uncounted_gpus),
+    Check(name="KeptPlaces", needs=("leaderleases",), find=reservations.kept_places),
     Check(name="IdleReservation", needs=("leaderleases", "waiting"), find=reservations.idle_reservation),
     Check(name="VersionSkew", needs=("deployments", "daemonsets"), find=programs.version_skew),
     Check(name="ClockSkew", needs=("leaderleases", "leases"), find=programs.clock_skew),

@@ -6,7 +6,7 @@ from typing import Final
 
 from berth_api import names
 from berth_api.allocation import REPLICA_MARK, mig
-from berth_api.objects import device_text, faults
+from berth_api.objects import device_text, faults, ownership
 from berth_api.request import NVIDIA_GPU, ONLY
 from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
 from berth_kubectl.reading.fleet import faults_of
@@ -25,8 +25,12 @@ REPORTED: Final = (
     names.DEVICES_OFFERED,
     names.CLAIMS_SERVED,
     names.ANNOTATIONS_READ,
+    names.DEVICE_IDS_MATCHED,
+    names.WRITES_ACCEPTED,
     names.VALID,
     names.ACCOUNTED,
+    names.HELD_ONCE,
+    names.BOUND_BY_BERTH,
     names.GIVEN_BY_NAME,
     names.RESOURCES_WRITTEN,
 )
@@ -101,6 +105,26 @@ def card_not_held(facts: Facts) -> Iterator[Finding]:
                 "not hold the card: pods that hold it may lack memory",
                 fix=f"kubectl delete pod -n {use['namespace']} {use['pod']}   # or ask its owner to request the card",
             )
+
+
+def other_manager(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each field manager that owns fields which only Berth writes, with its Devices."""
+    owned: dict[str, dict[str, str]] = {}
+    for device in facts.all_of("devices"):
+        # A Device that no agent has written is a person's.
+        if ownership.applied(device, names.AGENT).main:
+            for manager, path in ownership.others(device, but={names.AGENT, names.OPERATOR}):
+                owned.setdefault(manager, {}).setdefault(name_of(device), ownership.text(path))
+    for manager, fields in sorted(owned.items()):
+        nodes = sorted(fields)
+        more = f" and {len(nodes) - SHOWN} more" if len(nodes) > SHOWN else ""
+        yield Finding(
+            check="OtherManager",
+            object=f"fieldmanager/{manager}",
+            message=f"it writes Devices, such as {fields[nodes[0]]} ({', '.join(nodes[:SHOWN])}{more}): the agents "
+            "replace its values, and while these stand no device of the node is allocated",
+            fix="kubectl get devices -o yaml --show-managed-fields   # then let that program leave Devices alone",
+        )
 
 
 def slices_of_one_card(facts: Facts) -> Iterator[Finding]:
@@ -240,6 +264,10 @@ def _fix_of_condition(kind: str, reason: str, message: str, node: str, facts: Fa
             upgrade = f"helm upgrade berth charts/berth --reset-then-reuse-values --set-json {value}"
             return f"{upgrade}   # with all that are summed"
         return f"kubectl logs -n {facts.installation.namespace} -l app.kubernetes.io/name=berth-operator --tail=50"
+    if kind == names.HELD_ONCE:
+        return f"kubectl get device {node} -o yaml   # delete all pods of the card but one"
+    if kind == names.BOUND_BY_BERTH:
+        return f"kubectl get device {node} -o yaml   # delete the pods, and let only Berth bind pods with such requests"
     if kind == names.DRIVER_LOADED:
         return f"nvidia-smi   # on {node}"
     if kind == names.ANNOTATIONS_READ:
@@ -253,6 +281,6 @@ def _fix_of_condition(kind: str, reason: str, message: str, node: str, facts: Fa
         # A claim that has a partition is released by the process alone.
         otherwise = f"   # or remove the label {names.PARTITIONS_KEY}" if "has no effect" in message else ""
         return f"helm upgrade berth charts/berth --reset-then-reuse-values {values}{otherwise}"
-    if kind in (names.INVENTORY_READ, names.DEVICES_OFFERED, names.CLAIMS_SERVED):
+    if kind in (names.WRITES_ACCEPTED, names.INVENTORY_READ, names.DEVICES_OFFERED, names.CLAIMS_SERVED):
         return pods_of_agent(facts, node)
     return f"kubectl get device {node} -o yaml"

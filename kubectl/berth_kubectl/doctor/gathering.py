@@ -6,7 +6,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from berth_api import names
-from berth_kubectl.doctor import devices, waiting
+from berth_kubectl.doctor import devices, programs, rejected, waiting
 from berth_kubectl.doctor.claim_driver import ROLE as DRIVER_ROLE
 from berth_kubectl.doctor.cluster import ALLOCATING_ROLE, API_GROUPS, TAINTING_ROLE, plugin_of
 from berth_kubectl.doctor.facts import Facts, Installation
@@ -48,7 +48,11 @@ def sources(place: Installation) -> dict[str, Source]:
         "leases": Source(resource=LEASES, namespace=place.lease_namespace),
         "deployments": Source(resource=DEPLOYMENTS, namespace=place.namespace),
         "services": Source(resource=SERVICES, namespace=place.namespace),
+        "agents": Source(
+            resource=PODS, namespace=place.agent_namespace, labels=f"app.kubernetes.io/name={programs.AGENT}"
+        ),
         "waiting": Source(resource=PODS, fields=WAITING),
+        "failed": Source(resource=PODS, fields="status.phase=Failed", limit=rejected.READ),
         "endpointslices": Source(resource=ENDPOINT_SLICES, namespace=place.namespace),
         **{
             resource.plural: Source(resource=resource)

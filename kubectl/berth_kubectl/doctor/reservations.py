@@ -1,4 +1,4 @@
-"""Checks of node reservations: devices that are idle while a node is gathered, and reservations that were in vain.
+"""Checks of node reservations and promised places: devices that are idle, and reservations that were in vain.
 
 The leader records both in the status of the LeaderLease.
 """
@@ -6,12 +6,35 @@ The leader records both in the status of the LeaderLease.
 from collections.abc import Iterator
 from typing import Final
 
+from berth_api import names
+from berth_api.values.listing import first_of
 from berth_kubectl.doctor.facts import Facts, Finding
 from berth_kubectl.printing.amounts import age
 from berth_kubectl.reading.objects import controller_of, key_of, time_of
 
+KEPT: Final = 60.0
+"""Seconds for which places may be kept for pods that do not exist yet, without a finding."""
 IDLE: Final = 600.0
 """Seconds for which free devices may be kept while nothing is freed, without a finding."""
+
+
+def kept_places(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each gang for whose later pods places have been kept for a while."""
+    for kept in facts.record.get("promisedGangs") or ():
+        since = time_of(kept.get("since") or "")
+        if since is None or (facts.now - since).total_seconds() < KEPT:
+            continue
+        nodes = [place for joined in kept["places"] for place in joined["nodes"]]
+        pods = sum(place["pods"] for place in nodes)
+        namespace = kept["namespace"]
+        yield Finding(
+            check="KeptPlaces",
+            object=f"namespace/{namespace}",
+            message=f"{pods} place(s) on {first_of(sorted({place['node'] for place in nodes}))} are kept from "
+            f"{kept['since']} until {kept['until']} for pods that {kept['kind']} {namespace}/{kept['name']} has not "
+            "created yet",
+            fix=f"kubectl annotate namespace {namespace} {names.CONTROLLER_GANGS}=false   # gives them up at once",
+        )
 
 
 def idle_reservation(facts: Facts) -> Iterator[Finding]:

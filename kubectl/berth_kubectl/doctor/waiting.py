@@ -4,16 +4,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from berth_api import names, words
+from berth_api import names
 from berth_api.admission import routing
 from berth_kubectl.doctor.facts import Facts, Finding
 from berth_kubectl.reading.objects import Object, condition, key_of, time_of
 
 UNTRIED: Final = 60.0
 """Seconds after which a pod that no scheduler has tried is a finding."""
-_OF_SYSTEMS: Final = frozenset(name for system in words.TABLE.systems for name in system.schedulers)
-
-
 MAX_SCHEDULERS: Final = 16
 """Scheduler names that are asked for."""
 
@@ -23,7 +20,7 @@ def other_scheduler(facts: Facts) -> Iterator[Finding]:
     for pod in facts.all_of("waiting"):
         name = scheduler_of(pod)
         is_tried = bool(condition(pod, "PodScheduled"))
-        if (name == routing.DEFAULT and is_tried) or (name in _OF_SYSTEMS and is_left(pod, facts.now)):
+        if (name == routing.DEFAULT and is_tried) or (name in routing.OF_SYSTEMS and is_left(pod, facts.now)):
             if not routing.for_us(pod):
                 continue
             namespace, pod_name = key_of(pod)
@@ -39,7 +36,9 @@ def other_scheduler(facts: Facts) -> Iterator[Finding]:
 def no_scheduler(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each scheduler name that pods wait for and that no bound pod has."""
     bound = {scheduler_of(pod) for pod in facts.all_of("bound")}
-    others = [pod for pod in facts.all_of("waiting") if scheduler_of(pod) not in _OF_SYSTEMS or not routing.for_us(pod)]
+    others = [
+        pod for pod in facts.all_of("waiting") if scheduler_of(pod) not in routing.OF_SYSTEMS or not routing.for_us(pod)
+    ]
     for name, pods in left(others, facts.now).items():
         if name in bound:
             continue

@@ -73,6 +73,7 @@ def _planner(options: argparse.Namespace, origin: Origin) -> tuple[Planner, str]
             node_selector=options.node_selector,
             agent_namespace=options.agent_namespace,
             memory_units=options.memory_units,
+            gpu_vendors=options.gpu_vendors,
         ),
         namespace=options.namespace,
     )

@@ -25,7 +25,7 @@ class Output:
         if self.form in ("json", "yaml"):
             self.document(report.body)
         elif self.form == "name":
-            self.lines(report.names)
+            self.lines([*map(tables.clean, report.names)])
         elif report.rows:
             self.lines(self.table(report))
         else:
@@ -41,7 +41,7 @@ class Output:
                     self.document(item)
             self.out.flush()
         elif self.form == "name":
-            self.lines([name for name in after.names if name not in before.names])
+            self.lines([tables.clean(name) for name in after.names if name not in before.names])
         else:
             printed, table = {*map(before.stable_row, before.rows)}, self.table(after)
             lines = table[1:] if self.headers else table

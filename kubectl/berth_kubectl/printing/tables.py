@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from berth_api.values.printing import printable
 from berth_kubectl.printing.colours import coloured
 from berth_kubectl.printing.report import NONE, Column, Row
 
@@ -30,5 +31,5 @@ def lines(
 
 
 def clean(text: str) -> str:
-    """Return a cell on one line, without control characters, which objects of others may contain."""
-    return "".join(letter if letter.isprintable() else " " for letter in text) or NONE
+    """Return a cell on one line, without control characters."""
+    return printable(text) or NONE

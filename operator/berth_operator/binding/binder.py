@@ -7,8 +7,9 @@ The answer of the API server decides what happens to the assumed charge:
 * No answer, or a server error: the outcome is unknown, so the same Binding is sent again. The cards stay charged
   meanwhile, because a request that is still in flight may bind the pod to them.
 * A refusal, including the server errors after which nothing was written: the charge is forgotten, and the pod is
-  decided again after its back-off. After an unknown outcome, a refusal says nothing about the earlier request, which
-  may have reached another API server. Then the Binding is sent again for the time that an API server gives a request.
+  decided again after its back-off, which grows up to a minute if only a person can end the refusal. After an unknown
+  outcome, a refusal says nothing about the earlier request, which may have reached another API server. Then the Binding
+  is sent again for the time that an API server gives a request.
 """
 
 import enum
@@ -18,13 +19,17 @@ from typing import Any, Final, Protocol
 import structlog
 
 from berth_api import names
+from berth_api.values.backoff import ExponentialBackoff
+from berth_client import refusals
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.record import annotations
+from berth_operator.core.queue.queue import MAX_BACKOFF
 
-FIRST_PAUSE: Final = 0.1
-MAX_PAUSE: Final = 2.0
-"""Seconds between two sends of one Binding."""
+BACKOFF: Final = ExponentialBackoff(first=0.1, longest=2.0)
+"""Between two sends of one Binding."""
+DENIED_BACKOFF: Final = 60.0
+"""Seconds of the longest back-off of a pod whose Binding is denied."""
 REQUEST_TIMEOUT: Final = 75.0
 """Seconds after which an API server no longer executes a request: its --request-timeout, 60 by default, and a margin
 for the write that it has sent to etcd by then."""
@@ -43,6 +48,8 @@ class BindOutcome(enum.Enum):
     GONE = "gone"
     """The pod is gone, or was bound by another scheduler."""
     REFUSED = "refused"
+    DENIED = "denied"
+    """Refused until a person acts: by a policy, a webhook or the rights."""
     FENCED = "fenced"
     """The fence refused the Binding: our term is over, or the API server cannot evaluate the policy yet."""
     UNKNOWN = "unknown"
@@ -50,8 +57,18 @@ class BindOutcome(enum.Enum):
     UNANSWERED = "unanswered"
     """The same without an answer."""
 
+    @property
+    def label(self) -> str:
+        """Return the outcome in metrics, in which all refusals are one."""
+        return BindOutcome.REFUSED.value if self is BindOutcome.DENIED else self.value
 
-REFUSALS: Final = {BindOutcome.REFUSED, BindOutcome.FENCED}
+    @property
+    def longest_backoff(self) -> float:
+        """Return the seconds of the longest back-off after this outcome."""
+        return DENIED_BACKOFF if self is BindOutcome.DENIED else MAX_BACKOFF
+
+
+REFUSALS: Final = {BindOutcome.REFUSED, BindOutcome.DENIED, BindOutcome.FENCED}
 """The pod is still there and waits; the same Binding may succeed later."""
 INDEFINITE: Final = {BindOutcome.UNKNOWN, BindOutcome.UNANSWERED}
 """The pod may be bound, or may be bound later."""
@@ -67,6 +84,13 @@ class PodBinder(Protocol):
         """Read a pod at quorum."""
 
 
+def refused(error: BaseException | None) -> BindOutcome:
+    """Return the outcome of a write that was refused."""
+    if names.FENCE in str(error):
+        return BindOutcome.FENCED
+    return BindOutcome.DENIED if refusals.is_for_good(error) else BindOutcome.REFUSED
+
+
 async def send(
     pods: PodBinder, placement: Placement, binding: dict[str, Any], *, may_be_bound: bool = False
 ) -> tuple[BindOutcome, str]:
@@ -80,12 +104,11 @@ async def send(
     except Unreachable as error:
         return BindOutcome.UNANSWERED, str(error)
     except ApiError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
+        if error.is_missing:
             return BindOutcome.GONE, error.message
         if not error.is_refused and not any(text in error.message for text in _NOT_WRITTEN):
             return BindOutcome.UNKNOWN, error.message
-        outcome = BindOutcome.FENCED if names.FENCE in error.message else BindOutcome.REFUSED
-        refusal = outcome, error.message
+        refusal = refused(error), error.message
         if error.status != HTTPStatus.CONFLICT and not may_be_bound:
             return refusal
     else:

@@ -11,13 +11,14 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from http import HTTPStatus
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import structlog
 
 from berth_api.values import keys
 from berth_client.errors import CallError
+from berth_client.refusals import is_for_good
 from berth_operator.binding import binder
 from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.prebind.changes import GoneError, PreBindError
@@ -25,14 +26,18 @@ from berth_operator.binding.prebind.claims import ClaimBinder
 from berth_operator.binding.prebind.volumes import VolumeBinder, VolumeError
 from berth_operator.binding.reports.attempts import Attempts
 from berth_operator.binding.reports.reporter import Reporter
+from berth_operator.binding.turn import Turn
 from berth_operator.binding.workloads.gang_promises import GangPromises
+from berth_operator.core.decision import reservation_note
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, decide_gang, not_ready
+from berth_operator.core.decision.messages import with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.queue.queue import pause
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.gangs import gangs_of
@@ -41,6 +46,11 @@ PERIOD: Final = 1.0
 """Seconds between two checks by the keeper."""
 AGAIN: Final = 5.0
 """Seconds until a deletion without effect is sent again."""
+REFUSED_AGAIN: Final = 60.0
+"""The same if a policy, a webhook or the rights refuse the deletion."""
+
+ReportPlaces = Callable[[Placement], None]
+"""Reports on a bound member what is kept for the pods that come later."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -82,19 +92,25 @@ class GangBinder:
         lease: str,
         binds: Binds,
         promises: GangPromises,
+        turn: Turn,
     ) -> None:
         self._cluster, self._reporter = cluster, reporter
         self._volumes, self._claims = volumes, claims
         self._preemptor, self._attempts = preemptor, attempts
         self._policy, self._lease, self._binds, self._promises = policy, lease, binds, promises
+        self._turn = turn
 
-    def schedule(self, gang: Gang, term: int) -> None:
+    def schedule(self, unit: Gang, term: int) -> None:
         """Decide a gang, assume the placements of its members and start to bind them."""
-        self._attempts.begin(gang.members)
+        self._attempts.begin(unit.members)
+        gang, not_kept = self._promises.admitted(unit)
+        if gang is None:
+            self._attempts.unschedulable(unit.members)
+            self._cluster.queue.back_off(unit, self._cluster.clock())
+            for pod in unit.members:
+                self._reporter.unschedulable(pod, Failure(message=f"{unit.key}: {not_kept}", wakes_on=Change(0)))
+            return
         policy = self._policy(gang.members[0].scheduler)
-        if gang.expected:
-            # The decision would count places of pods that are no longer expected as used.
-            self._promises.release_unexpected(gang)
         outcome = self._cluster.decide(gang.lowest, functools.partial(decide_gang, self._cluster.fleet, gang, policy))
         if isinstance(outcome, Failure):
             if gang.expected:
@@ -104,7 +120,12 @@ class GangBinder:
             with self._cluster.promises.without_lower(gang.lowest):
                 gang, outcome = self._preemptor.preempt_for_gang(gang, outcome, places)
             if gang.expected:
-                self._promises.limit_nominations(gang.membership)
+                self._promises.limit_nominations(gang)
+            outcome = reservation_note.of_gang(gang, outcome, policy, self._cluster.wall())
+            if not_kept:
+                # Parked with all its pods: it is decided with them again.
+                gang = gang if gang.expected else replace(gang, expected=unit.expected)
+                outcome = replace(outcome, message=with_note(outcome.message, not_kept))
             self._attempts.decided(gang.members[0])
             self._attempts.unschedulable(gang.members)
             self._cluster.queue.park(gang, outcome)
@@ -112,6 +133,9 @@ class GangBinder:
             for pod in gang.members:
                 self._reporter.unschedulable(pod, outcome)
             self._binds.deallocate(gang.members, outcome, term)
+            self._turn.wait_for_selectors(unit)
+            if self._turn.goes_on:
+                self._cluster.queue.wake_class(unit.class_key)
             return
         self._attempts.decided(gang.members[0])
         existing = {pod.uid for pod in gang.members}
@@ -129,15 +153,22 @@ class GangBinder:
                 return
         self._cluster.placements.assume_all(outcome)
         promised = self._promises.keep(gang, later) if gang.expected else ""
+        report: ReportPlaces | None = None
+        if note := promised or not_kept:
+            report = functools.partial(self._reporter.places_promised, note=note, are_kept=bool(promised))
         self._cluster.nominator.release_later(gang.membership)
-        self._binds.start_task(self._bind_members(outcome, bodies, term, promised))
+        self._binds.start_task(self._bind_members(outcome, bodies, term, report))
 
     async def _bind_members(
-        self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], term: int, promised: str
+        self,
+        placements: Sequence[Placement],
+        bodies: Sequence[dict[str, object]],
+        term: int,
+        report: ReportPlaces | None,
     ) -> None:
         """Bind the volumes and ResourceClaims of all members, and then the members; forget all if a claim fails.
 
-        `promised`: the sentence for the first member about the places of pods that come later; empty if there are none.
+        `report`: reports on the first member what is kept for pods that come later; None if none do.
         """
         claiming = [placement for placement in placements if placement.volumes or placement.claims]
         failed: list[PreBindError] = []
@@ -145,7 +176,7 @@ class GangBinder:
         all_bound = True
         for placement, result in zip(claiming, await asyncio.gather(*waits, return_exceptions=True), strict=True):
             if isinstance(result, PreBindError):
-                self._reporter.refused(placement.pod, str(result))
+                self._reporter.refused(placement.pod, str(result), placement.node)
             elif result is not None and not isinstance(result, GoneError):
                 raise result
             all_bound = all_bound and result is None
@@ -167,7 +198,7 @@ class GangBinder:
             return
         self._cluster.gangs.binding_started(placements)
         for placement, body in zip(placements, bodies, strict=True):
-            of_first = promised if placement is placements[0] else ""
+            of_first = report if placement is placements[0] else None
             self._binds.start_task(self._bind_member(placement, body, term, of_first))
 
     async def _bind_claims_of(self, placement: Placement, term: int, failed: list[PreBindError]) -> None:
@@ -179,7 +210,9 @@ class GangBinder:
             failed.append(error)
             raise
 
-    async def _bind_member(self, placement: Placement, body: dict[str, object], term: int, promised: str) -> None:
+    async def _bind_member(
+        self, placement: Placement, body: dict[str, object], term: int, report: ReportPlaces | None
+    ) -> None:
         """Send a member's Binding; retry while it is refused and the gang's timeout has not passed."""
         tries = 0
         while (answer := await self._binds.bind(placement, body, term)) is not None:
@@ -187,14 +220,14 @@ class GangBinder:
             until = self._cluster.gang_tracker.retry_until(placement.pod.uid) if self._binds.leads(term) else None
             if outcome not in binder.REFUSALS or until is None or self._cluster.clock() >= until:
                 await self._binds.settle(placement, outcome, why, term=term)
-                if promised and outcome is binder.BindOutcome.BOUND:
+                if report is not None and outcome is binder.BindOutcome.BOUND:
                     # Not before: a gang that cannot be bound is decided again and again.
-                    self._reporter.places_promised(placement, promised)
+                    report(placement)
                 return
             tries += 1
             log.warning("bind of a member refused, it is sent again", pod=placement.pod.key, why=why)
-            self._reporter.refused(placement.pod, why)
-            await asyncio.sleep(min(pause(tries), max(0.0, until - self._cluster.clock())))
+            self._reporter.refused(placement.pod, why, placement.node)
+            await asyncio.sleep(min(pause(tries, outcome.longest_backoff), max(0.0, until - self._cluster.clock())))
 
 
 def judge_found(cluster: Cluster, reporter: Reporter) -> None:
@@ -265,5 +298,7 @@ class GangKeeper:
         try:
             await self._pods.delete_pod(namespace, name, charge.uid)
         except CallError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                log.warning("member of an undone gang not deleted", pod=charge.pod, error=str(error), again_in=AGAIN)
+            if is_for_good(error):
+                self._retry_at[charge.uid] = self._cluster.clock() + REFUSED_AGAIN
+            if not error.is_missing:
+                log.warning("member of an undone gang not deleted", pod=charge.pod, error=str(error))

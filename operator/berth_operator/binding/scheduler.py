@@ -10,14 +10,14 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
 from berth_api.objects.leader_lease import VERSION, LeaderLeaseStatus
 from berth_operator.binding import binder
-from berth_operator.binding.claim_share import ClaimShare
 from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.gangs import GangBinder, judge_found
 from berth_operator.binding.prebind.changes import GoneError, PreBindError
@@ -27,35 +27,23 @@ from berth_operator.binding.reports.attempts import Attempts
 from berth_operator.binding.reports.recent_binds import RecentBinds
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.reserver import Reserver
-from berth_operator.binding.review import Review
 from berth_operator.binding.selectors.slow import SlowSelectors
+from berth_operator.binding.turn import Turn
 from berth_operator.binding.workloads.fits_check import FitsCheck
 from berth_operator.binding.workloads.gang_promises import GangPromises
-from berth_operator.core.decision import assigned
+from berth_operator.core.decision import assigned, promise_note
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.gang import Gang, pods_of
+from berth_operator.core.decision.messages import with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.filters import dynamic_resources
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.quota_workload import CheckSettings
 from berth_operator.core.values.request import PendingPod
-from berth_operator.core.values.verdict import Change
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
 
-BATCH: Final = 32
-"""Decisions before the loop yields to binds and watches."""
-MAX_TURN: Final = 0.005
-"""Seconds after which the loop yields as well: few decisions take long, but any tenant can create 32 pods that do."""
-CLAIM_WORK: Final = 3_000
-"""Devices that decisions about ResourceClaims may look at before the loop yields: some 6 ms."""
-WORK_SECONDS: Final = 2e-6
-"""About how long one takes."""
-FULL_SECONDS: Final = 0.1
-"""Seconds for which other namespaces come first if a decision's findings did not fit into memory."""
-HINT_WORK: Final = 500
-"""The same limit for a turn in which other pods wait and the time for claims is used up. It serves events alone."""
 DRAIN: Final = 5.0
 """Seconds that a process waits for answers to its binds before it exits."""
 MIN_WAIT: Final = 0.001
@@ -66,6 +54,10 @@ REPORTED_SENDS: Final = 3
 """Sends of a Binding after which a server error is reported on the pod."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+async def _at_once(_term: int) -> None:
+    """Wait for nothing."""
 
 
 class Scheduler:
@@ -84,6 +76,7 @@ class Scheduler:
         policy: Callable[[str], Policy],
         lease: str,
         term: Callable[[], int | None],
+        confirmed: Callable[[int], Awaitable[None]] = _at_once,
         work: asyncio.Event,
         inherited: Callable[[], LeaderLeaseStatus],
         fits: FitsCheck | None = None,
@@ -94,19 +87,18 @@ class Scheduler:
     ) -> None:
         """Create a scheduler.
 
-        `work` is set whenever a pod may be decided. `wall` returns seconds since 1970. `inherited` returns the record
-        of the last leader, once the first lists are read. `fits` decides Kueue's Workloads, if any have our
-        AdmissionCheck. `promise_seconds` returns for how long places are kept for pods that controllers create after
-        others. `slow` evaluates selectors that take long; without it, the loop does. `cpu` returns the seconds
-        of CPU time of the loop's thread.
+        `confirmed` waits while the term may have ended unnoticed. `work` is set whenever a pod may be decided. `wall`
+        returns seconds since 1970. `inherited` returns the record of the last leader, once the first lists are read.
+        `fits` decides Kueue's Workloads, if any have our AdmissionCheck. `promise_seconds` returns for how long places
+        are kept for pods that controllers create after others. `slow` evaluates selectors that take long; without it,
+        the loop does. `cpu` returns the seconds of CPU time of the loop's thread.
         """
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
         self._volumes, self._claims = volumes, claims
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
-        self._cpu, self._fits, self._inherited = cpu, fits, inherited
-        self._review, self._work, self._attempts = Review(cluster), work, attempts
-        self._claim_work, self._slow = cluster.fleet.claims.supply.work, slow
-        self._claim_share = ClaimShare(cluster.clock)
+        self._confirmed = confirmed
+        self._fits, self._inherited, self._work, self._attempts = fits, inherited, work, attempts
+        self._turn = Turn(cluster, cpu=cpu, slow=slow)
         self.reserver = Reserver(cluster=cluster, reporter=reporter, policy=policy, wall=wall)
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -132,41 +124,53 @@ class Scheduler:
             lease=lease,
             binds=self,
             promises=self._promises,
+            turn=self._turn,
         )
 
     async def run(self) -> None:
         """Schedule until cancelled, or until the term ends."""
         term = self._term()
-        judge_found(self._cluster, self._reporter)
         inherited = self._inherited()
+        self._cluster.gangs.restore_succeeded(inherited.succeeded_members)
+        judge_found(self._cluster, self._reporter)
         self._preemptor.restore(inherited.lost_places)
         if self._fits is not None:
             self._fits.restore(inherited.promised_places)
         self._promises.restore(inherited.promised_gangs)
         self.reserver.restore(inherited)
         self._restored = term
-        left = 0.0
-        while term is not None and self._term() == term:
+        queue, turn = self._cluster.queue, self._turn
+        while term is not None and self.leads(term):
             if self._failure is not None:
                 raise self._failure
             self._work.clear()
             self.turn_at = self._cluster.clock()
-            self._preemptor.progress.follow()
-            self.reserver.follow()
-            self._promises.follow()
-            # What events took since the last turn.
-            self._claim_share.spend(WORK_SECONDS * max(0.0, left - self._claim_work.left))
-            self._claim_work.refill(CLAIM_WORK if self._has_claim_time() else HINT_WORK)
+            self._follow()
+            turn.begin()
             is_more = self._fits is not None and self._fits.follow()
-            if self._fits is not None and self._claim_work.goes_on:
-                is_more = self._cluster.workload_queue.wake(Change.CLAIM_DEVICES) or is_more
-            is_more = await self._schedule_batch(term) or self._cluster.queue.needs_devices() or is_more
-            left = self._claim_work.left
-            if is_more or self._review.wakes_one() or self._cluster.search_on():
+            while not turn.is_over():
+                # Acquired before a unit is popped: nothing may change the unit between the queue and its decision.
+                await self._binds.acquire()
+                if (unit := turn.next_unit()) is None:
+                    self._binds.release()
+                    break
+                is_bound = False
+                with turn.deciding(unit), self._plugin_failures(unit):
+                    if isinstance(unit, PendingPod):
+                        is_bound = self._schedule_pod(unit, term)
+                    else:
+                        # Each member acquires its own slot to bind.
+                        self._gangs.schedule(unit, term)
+                if not is_bound:
+                    self._binds.release()
+            else:
+                is_more = True
+            turn.end()
+            if is_more or queue.has_costly() or turn.review.wakes_one() or self._cluster.search_on():
                 await asyncio.sleep(0)
                 continue
             # Sleep until there is work or a back-off ends, for a second at most, to check the term.
-            due, seconds = self._cluster.queue.next_due(), self._review.due_in()
+            due, seconds = queue.next_due(), turn.review.due_in()
             if due is not None:
                 seconds = min(seconds, due - self._cluster.clock())
             with contextlib.suppress(TimeoutError):
@@ -188,6 +192,7 @@ class Scheduler:
             promised_places=[] if self._fits is None else self._fits.record(),
             promised_gangs=self._promises.record(),
             lost_places=self._preemptor.progress.record(),
+            succeeded_members=self._cluster.gang_tracker.record(),
         )
 
     async def drain(self) -> bool:
@@ -198,67 +203,34 @@ class Scheduler:
             await asyncio.wait(self._tasks, timeout=DRAIN)
         return not (self._tasks or self._unanswered or self._claims.unanswered)
 
-    async def _schedule_batch(self, term: int) -> bool:
-        """Schedule up to `BATCH` units for about `MAX_TURN`; return whether the queue may have more."""
-        queue, clock, slow = self._cluster.queue, self._cluster.clock, self._slow
-        ends_at = clock() + MAX_TURN
-        for _ in range(BATCH):
-            # Acquired before a unit is popped: nothing may change the unit between the queue and its decision.
-            await self._binds.acquire()
-            unit = queue.pop(clock(), with_devices=self._claim_work.left > 0 and self._has_claim_time())
-            if unit is None:
-                self._binds.release()
-                return False
-            # The kernel may take the processor from a thread that asks for its CPU time.
-            cpu_began = self._cpu() if self._review.measures() else None
-            self._claim_work.begin(unit.namespace)
-            needs_devices = self._cluster.needs_devices(unit)
-            if needs_devices and slow is not None:
-                slow.begin()
-            began, is_bound = clock(), False
-            try:
-                if isinstance(unit, Gang):
-                    # Each member acquires its own turn to bind.
-                    self._gangs.schedule(unit, term)
-                    if self._claim_work.waits and slow is not None:
-                        slow.wait(unit.class_key)
-                    elif self._claim_work.goes_on:
-                        queue.wake_class(unit.class_key)
-                else:
-                    is_bound = self._schedule_pod(unit, term)
-            except PluginFailedError as error:
-                # Nothing has been assumed or evicted yet: plug-ins only read the state.
-                self._handle_plugin_failure(unit, error)
-            if needs_devices:
-                now = clock()
-                self._claim_share.spend(now - began)
-                queue.turns.take(unit.namespace, now - began + (FULL_SECONDS if self._claim_work.is_full else 0.0), now)
-            if not is_bound:
-                self._binds.release()
-            if cpu_began is not None:
-                self._review.spend(unit.class_key, self._cpu() - cpu_began)
-            if clock() >= ends_at:
-                break
-        return True
+    @contextlib.contextmanager
+    def _plugin_failures(self, unit: PendingPod | Gang) -> Iterator[None]:
+        """Return a context that backs off a unit for which a plug-in fails, and reports the failure.
 
-    def _has_claim_time(self) -> bool:
-        """Return whether units may be decided that need devices for claims."""
-        return not self._cluster.queue.has_others() or self._claim_share.is_left()
+        The unit's nominations are withdrawn. Nothing has been assumed or evicted yet: plug-ins only read the state.
+        """
+        try:
+            yield
+        except PluginFailedError as error:
+            counters.PLUGIN_FAILURES.labels(error.device_type).inc()
+            self._attempts.failed(pods_of(unit))
+            # Logged once, not for every pod and attempt.
+            if self._logged_failures.get(error.device_type) != str(error):
+                self._logged_failures[error.device_type] = str(error)
+                log.exception("plug-in failed", why=str(error))
+            if isinstance(unit, Gang):
+                self._cluster.gangs.back_off_and_gather(unit.membership)
+            else:
+                self._cluster.queue.back_off(self._preemptor.withdraw_nomination(unit), self._cluster.clock())
+            for pod in pods_of(unit):
+                self._reporter.unschedulable(pod, plugin_failure(error))
 
-    def _handle_plugin_failure(self, unit: PendingPod | Gang, error: PluginFailedError) -> None:
-        """Back off a unit for which a plug-in failed, withdraw its nominations, and report the failure."""
-        counters.PLUGIN_FAILURES.labels(error.device_type).inc()
-        self._attempts.failed(pods_of(unit))
-        # Logged once, not for every pod and attempt.
-        if self._logged_failures.get(error.device_type) != str(error):
-            self._logged_failures[error.device_type] = str(error)
-            log.error("plug-in failed", why=str(error), exc_info=error)
-        if isinstance(unit, Gang):
-            self._cluster.gangs.back_off_and_gather(unit.membership)
-        else:
-            self._cluster.queue.back_off(self._preemptor.withdraw_nomination(unit), self._cluster.clock())
-        for pod in pods_of(unit):
-            self._reporter.unschedulable(pod, plugin_failure(error))
+    def _follow(self) -> None:
+        """Apply what events have changed since the last turn."""
+        self._cluster.refresh_devices()
+        self._preemptor.progress.follow()
+        self.reserver.follow()
+        self._promises.follow()
 
     def _schedule_pod(self, pod: PendingPod, term: int) -> bool:
         """Decide one pod, assume the placement and start to bind it; return whether a bind was started.
@@ -268,7 +240,7 @@ class Scheduler:
         self._attempts.begin((pod,))
         queue = self._cluster.queue
         if queue.is_outdated(pod):
-            self._review.renew(pod.class_key)
+            self._turn.review.renew(pod.class_key)
         outcome: Placement | Failure | None = queue.parked_failure(pod)
         if outcome is None:
             policy = self._policy(pod.scheduler)
@@ -279,11 +251,14 @@ class Scheduler:
                 with self._cluster.promises.without_lower(pod.priority):
                     pod, outcome = self._preemptor.preempt_for(pod, outcome)
                 outcome = self.reserver.explained(pod, outcome, policy)
+                if kept := self._cluster.promises.number_of(pod.request):
+                    note = promise_note.KEPT.format(kept)
+                    outcome = replace(outcome, message=with_note(outcome.message, note))
         self._attempts.decided(pod)
 
         if isinstance(outcome, Failure):
             self._attempts.unschedulable((pod,))
-            if self._claim_work.goes_on:
+            if self._turn.goes_on:
                 queue.put_back(pod)
                 self._reporter.unschedulable(pod, outcome)
                 return False
@@ -293,8 +268,7 @@ class Scheduler:
                 self._reporter.unschedulable(parked, self.reserver.annotated(parked, outcome))
                 # One by one: what equal pods share stays, as with kube-scheduler.
                 self.deallocate((parked,), outcome, term)
-            if self._claim_work.waits and self._slow is not None:
-                self._slow.wait(pod.class_key)
+            self._turn.wait_for_selectors(pod)
             return False
 
         try:
@@ -319,7 +293,7 @@ class Scheduler:
         """
         claims = self._cluster.fleet.claims
         claiming = [pod for pod in pods if pod.request.claims or claims.extended_of(pod.uid)]
-        if claiming and dynamic_resources in failure.rejected_by and not self._claim_work.unfinished:
+        if claiming and dynamic_resources in failure.rejected_by and self._turn.is_complete:
             self.start_task(self._claims.deallocate(claiming, lambda: self.leads(term)))
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
@@ -343,6 +317,7 @@ class Scheduler:
         """Bind a pod's volumes, then its ResourceClaims, and then the pod."""
         # Binding volumes may take minutes, and must not block the binds of other pods.
         self._binds.release()
+        await self._confirmed(term)
         try:
             await self._volumes.bind(placement, lambda: self.leads(term))
             await self._claims.bind(placement, lambda: self.leads(term))
@@ -350,7 +325,7 @@ class Scheduler:
             self._attempts.failed((placement.pod,))
             self._cluster.placements.forget(placement.pod.uid)
         except PreBindError as error:
-            self.apply_outcome(placement, binder.BindOutcome.REFUSED, str(error))
+            self.apply_outcome(placement, binder.refused(error.__cause__), str(error))
         else:
             await self._bind_pod(placement, body, term)
 
@@ -370,7 +345,7 @@ class Scheduler:
         Bindings that always fail do not keep the slots from others. `has_slot`: whether the slot for the first send has
         been acquired.
         """
-        pod, pause, on_its_way_until = placement.pod, binder.FIRST_PAUSE, -math.inf
+        pod, pause, on_its_way_until = placement.pod, binder.BACKOFF.first, -math.inf
         sums = self._cluster.node_cache.raised_sums
         if (wait := sums.wait_seconds(placement.node, dict(pod.request.resources))) > 0:
             # Without a slot: all pods that wait for a new node would take them.
@@ -384,6 +359,7 @@ class Scheduler:
             has_slot = False
             self._reporter.in_flight_binds.begin()
             try:
+                await self._confirmed(term)
                 if not self.leads(term):
                     break
                 outcome, why = await binder.send(self._pods, placement, body, may_be_bound=sends > 1)
@@ -398,9 +374,9 @@ class Scheduler:
             log.warning("bind may still be executed, sending it again", pod=pod.key, outcome=outcome.value, error=why)
             is_answered = outcome is not binder.BindOutcome.UNANSWERED
             if sends >= REPORTED_SENDS and is_answered and pod.uid in self._cluster.pending:
-                self._reporter.refused(pod, why)
+                self._reporter.refused(pod, why, placement.node)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, binder.MAX_PAUSE)
+            pause = binder.BACKOFF.following(pause)
         return None
 
     async def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str, *, term: int) -> None:
@@ -412,7 +388,7 @@ class Scheduler:
     def apply_outcome(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
         """Apply the outcome of a Binding: confirm the pod, or forget it and report why it was not bound."""
         pod = placement.pod
-        counters.BINDS.labels(outcome.value).inc()
+        counters.BINDS.labels(outcome.label).inc()
         if outcome is binder.BindOutcome.BOUND:
             self._attempts.bound(pod)
             self.recent_binds.keep(placement)
@@ -421,7 +397,7 @@ class Scheduler:
             return
         self._attempts.failed((pod,))
         log.warning("bind failed", pod=pod.key, node=placement.node, outcome=outcome.value, why=why)
-        self._cluster.placements.forget(pod.uid)
+        self._cluster.placements.forget(pod.uid, outcome.longest_backoff)
         # After our term the next leader reports the pod, which may be bound by now.
         if outcome in binder.REFUSALS and self._term() is not None:
-            self._reporter.refused(pod, why)
+            self._reporter.refused(pod, why, placement.node)

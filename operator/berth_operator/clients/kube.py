@@ -3,11 +3,12 @@
 Leader election has its own client, so that renewals never queue behind a thousand binds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from berth_client.client import MERGE, METADATA, STRATEGIC, ApiClient
+from berth_client.credentials import Login
 from berth_client.objects import Object
 from berth_operator.clients import logins
 
@@ -31,17 +32,23 @@ class KubeClient(ApiClient):
         """Check that kopf can use our login; raise CredentialsError if not."""
         logins.check_for_kopf(self._tokens.login)
 
-    async def connection_info(self) -> dict[str, Any]:
-        """Return the server and our current credentials for kopf, which opens its own session."""
-        return logins.connection_info(self._tokens.login, await self._tokens.authorization())
+    async def credentials(self) -> tuple[Login, str | None]:
+        """Return our current login and Authorization header for kopf, which opens its own session."""
+        authorization = await self._tokens.authorization()
+        return self._tokens.login, authorization
 
     async def get_pod(self, namespace: str, name: str) -> Object:
         """Read a pod at quorum."""
         return await self.get(_pod(namespace, name))
 
+    known_renewal: Callable[[], str] = staticmethod(lambda: "")
+    """Returns the field manager of Bindings, with which the fence refuses an API server with an earlier state."""
+
     async def bind(self, namespace: str, name: str, binding: Object) -> None:
         """Bind a pod to its node, together with its annotations."""
-        await self.request("POST", f"{_pod(namespace, name)}/binding", body=binding, decode=False)
+        manager = self.known_renewal()
+        params = {"fieldManager": manager} if manager else None
+        await self.request("POST", f"{_pod(namespace, name)}/binding", params=params, body=binding, decode=False)
 
     async def annotate_pod(self, pod: Object, annotations: Mapping[str, str]) -> None:
         """Set annotations of a pod; a 409 if it has changed since it was read."""
@@ -54,9 +61,12 @@ class KubeClient(ApiClient):
         """Patch a pod's status by strategic merge. Lists such as conditions merge by their key."""
         await self._patch(f"{_pod(namespace, name)}/status", patch, STRATEGIC)
 
-    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
-        """Delete a pod if it still has this UID; a 409 if it was replaced by another of the same name."""
-        await self.delete(_pod(namespace, name), uid=uid)
+    async def delete_pod(self, namespace: str, name: str, uid: str, *, dry_run: bool = False) -> None:
+        """Delete a pod if it still has this UID; a 409 if it was replaced by another of the same name.
+
+        A dry run deletes nothing, and is refused as the deletion would be.
+        """
+        await self.delete(_pod(namespace, name), uid=uid, dry_run=dry_run)
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
         """Evict a pod if it still has this UID; a 429 if a PodDisruptionBudget forbids it for now."""

@@ -10,13 +10,17 @@
 * With each renewal and with the release, the leader writes its record for the next leader.
 * A term is higher than any earlier term, even after the LeaderLease or its CRD was deleted. The fence uses the term:
   the API server refuses Bindings of any other term. See decision 0002.
+* If the API server shows an earlier state than before, its etcd was restored, or API servers disagree. The term ends at
+  once, and a new one is written. It begins once the API server agrees with itself (`agreement`). See decision 0042.
 
 Below, "lease" is short for LeaderLease.
 """
 
 import asyncio
 import contextlib
+import math
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
@@ -27,6 +31,7 @@ import structlog
 
 from berth_api import names
 from berth_client import times
+from berth_client.agreement import Agreement, why_earlier
 from berth_client.errors import ApiError, CallError, Unreachable
 from berth_client.objects import Object
 
@@ -36,10 +41,20 @@ TERM_ORIGIN: Final = datetime(2025, 1, 1, tzinfo=UTC)
 COPIES: Final = 5
 """How often a request is sent until it is answered, spread evenly over the renew deadline."""
 
+LAG: Final = 10.0
+"""Seconds after which each API server must have seen a renewal. A busy one may take a few."""
+
 WATCH_SECONDS: Final = 300
 """Seconds after which a watch of the lease is opened again."""
 SOON: Final = 0.01
 """The least wait for the expiry of a lease, in seconds: the loop's clock may be behind ours by less than that."""
+
+PAUSES: Final = (5.0, 10.0, 20.0, 60.0, 300.0)
+"""Seconds of agreement before a term begins, after the API server has shown an earlier state once, twice and so on.
+So all is listed at most five times in ten minutes, whenever API servers take turns."""
+
+MAX_HINDRANCE: Final = 1024
+"""Characters of a hindrance in the lease."""
 
 _CHANGED: Final = {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}
 """Answers to a write if the lease was deleted or changed since it was read."""
@@ -49,6 +64,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 class TermLostError(Exception):
     """The term has ended: another replica leads now, or may."""
+
+
+class RestoredError(Exception):
+    """The API server has shown an earlier state: what was read before may not be so."""
 
 
 class LeaseApi(Protocol):
@@ -90,6 +109,9 @@ class LeaderElection:
     record: Callable[[int], Object | None] | None = field(default=None, init=False)
     """Returns what the leader of a term leaves to the next; None until it has restored the last leader's record."""
 
+    hindrance: Callable[[], str] = field(default_factory=lambda: str, init=False)
+    """Returns what keeps us from binding pods although we hold the lease; empty if nothing does."""
+
     _lease: Object | None = field(default=None, init=False)  # as last answered
     _seen: Object = field(default_factory=dict, init=False)  # the spec last read, and when it last changed
     _seen_at: float = field(default=0.0, init=False)
@@ -97,11 +119,18 @@ class LeaderElection:
     _ends_at: float = field(default=0.0, init=False)
     _highest: int = field(default=0, init=False)  # number known to be taken
     _announced: int | None = field(default=None, init=False)
+    _sent: str = field(default="", init=False)  # renewTime of our last write
+    _renewals: deque[tuple[float, str]] = field(default_factory=deque, init=False)  # of our term: when, renewTime
+    _agreement: Agreement = field(init=False)
+    _unwatched_at: float = field(default=-math.inf, init=False)  # when the watch broke last, and a renewal since
+    _confirmed_at: float = field(default=-math.inf, init=False)
+    _unwatched: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)  # the watch has shown a change
     _expiry: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        self._agreement = Agreement(clock=self.clock, pauses=PAUSES)
         if not self.lease_duration > self.renew_deadline > 2 * self.retry_period > 0:
             raise ValueError(
                 f"lease_duration: {self.lease_duration}, renew_deadline: {self.renew_deadline:g}, retry_period: "
@@ -111,6 +140,16 @@ class LeaderElection:
     @property
     def term(self) -> int | None:
         """Return our term, or None while we do not lead."""
+        return self._held if self.is_settled else None
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the API server agrees with what it showed before."""
+        return self._agreement.is_settled
+
+    @property
+    def _held(self) -> int | None:
+        """Return the number that we hold in the lease; the term begins only once the API server is settled."""
         return self._number if self.clock() < self._ends_at else None
 
     @property
@@ -125,6 +164,15 @@ class LeaderElection:
         """Return when a leader last renewed or released the lease, as last read; empty if unknown."""
         return str((self._lease or {}).get("spec", {}).get("renewTime") or "")
 
+    @property
+    def known_renewal(self) -> str:
+        """Return the lease's name and `renewTime` of a renewal that each API server must know; empty if there is none.
+
+        It is `LAG` old, because API servers learn of renewals by watches, or the first one of the term.
+        """
+        # The earliest, because our clock may have been set back.
+        return f"{self.name}/{min(time for _, time in self._renewals)}" if self._renewals else ""
+
     async def acquired(self) -> int:
         """Wait until we lead, and return the term."""
         while (term := self.term) is None:
@@ -136,6 +184,45 @@ class LeaderElection:
         while self.term == term:
             await self._changed.wait()
 
+    async def doubted(self) -> None:
+        """Wait until the API server shows an earlier state than before."""
+        while self.is_settled:
+            await self._changed.wait()
+
+    async def settled(self) -> None:
+        """Wait until the API server agrees with what it showed before."""
+        while not self.is_settled:
+            await self._changed.wait()
+
+    async def confirmed(self, term: int) -> None:
+        """Wait until a term was renewed since the watch of the lease broke, or has ended.
+
+        A restore breaks all connections. Nothing may be bound between the first connection to the restored API server
+        and the renewal that notices it.
+        """
+        while self.term == term and self._confirmed_at < self._unwatched_at:
+            await self._changed.wait()
+
+    async def exceed(self, number: int) -> int:
+        """Lead in a term that is higher than a number, a new one if need be; return the term."""
+        if number >= self._number:
+            self._highest = max(self._highest, number)
+            self._end_term()
+            self._unwatched.set()
+        return await self.acquired()
+
+    def doubt(self, why: str) -> None:
+        """End the term, because the API server has shown an earlier state than before."""
+        if self.is_settled:
+            log.warning("the API server shows an earlier state", lease=self.name, why=why)
+        self._agreement.doubt()
+        self._end_term()
+        self._notify()
+
+    def _end_term(self) -> None:
+        self._ends_at = 0.0
+        self._announce()
+
     async def run(self) -> None:
         """Take part in the election until cancelled, then release the lease. Stop using the term before that."""
         watching = asyncio.create_task(self._watch())
@@ -143,9 +230,13 @@ class LeaderElection:
             while True:
                 started = self.clock()
                 self._news.clear()
+                self._unwatched.clear()
                 try:
                     if not await self._renewed():
                         await self._compete()
+                    if self._agreement.settle(started):
+                        log.info("the API server agrees with itself again", lease=self.name)
+                        self._notify()
                 except CallError as error:
                     # The write may have been executed; then the next one conflicts, and the lease is read again.
                     log.warning("election turn failed", lease=self.name, term=self.term, error=_explained(error))
@@ -166,9 +257,14 @@ class LeaderElection:
                 log.warning("lease not released, it will run out", lease=self.name, error=str(error))
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until the next turn, which a change of the lease or its expiry makes due earlier unless we lead."""
-        if self.term is not None:
-            await asyncio.sleep(seconds)
+        """Wait until the next turn, which a change of the lease or its expiry makes due earlier unless we lead.
+
+        While we lead, the end of the watch makes it due.
+        """
+        if self._held is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(seconds, 0.0)):
+                    await self._unwatched.wait()
             return
         left = self._expires_at(self._seen) - self.clock()
         with contextlib.suppress(TimeoutError):
@@ -191,11 +287,13 @@ class LeaderElection:
                             self._news.set()
             except CallError as error:
                 log.debug("lease not watched, it is read instead", lease=self.name, error=str(error))
+            self._unwatched_at = self.clock()
+            self._unwatched.set()
             await asyncio.sleep(self.retry_period)
 
     async def _renewed(self) -> bool:
         """Renew our term; return False if there is none, or if the lease has changed since."""
-        if self.term is None or self._lease is None:
+        if self._held is None or self._lease is None:
             return False
         try:
             await self._hold(self._number)
@@ -225,14 +323,14 @@ class LeaderElection:
             self._seen, self._seen_at = spec, self.clock()
         last = int(spec["term"])
         self._highest = max(self._highest, last)
-        if self.term == last and spec.get("holderIdentity") == self.identity:
+        if self._held == last and spec.get("holderIdentity") == self.identity:
             await self._hold(last)
             return
         self._ends_at = 0.0
         if self._is_free(spec):
             # The term of the leader that stopped with no request in flight.
             drained = _annotation(self._lease, names.DRAINED)
-            self.follows_drained = not spec.get("holderIdentity") and drained == str(last)
+            self.follows_drained = self.is_settled and not spec.get("holderIdentity") and drained == str(last)
             self.inherited = self._lease
             # By the API server's clock: higher than any term before the lease was deleted and created again.
             created = times.parse(self._lease["metadata"]["creationTimestamp"]) - TERM_ORIGIN
@@ -251,10 +349,18 @@ class LeaderElection:
         started = self.clock()
         self._highest = max(self._highest, number)
         await self._write(number, self.identity, self.lease_duration)
-        if number == self._number and self.term is None:
+        if number == self._number and self._held is None:
             # It has ended while the renewal was under way. Some of those who use it have seen that and stopped.
             return
+        if number != self._number:
+            self._renewals.clear()
+        self._renewals.append((started, self._sent))
+        while len(self._renewals) > 1 and self._renewals[1][0] <= started - LAG:
+            self._renewals.popleft()
         self._number, self._ends_at = number, started + self.renew_deadline
+        if self._confirmed_at < self._unwatched_at <= started:
+            self._confirmed_at = started
+            self._notify()
         # The end of the term is announced even while a call waits for its answer.
         if self._expiry is not None:
             self._expiry.cancel()
@@ -281,11 +387,18 @@ class LeaderElection:
             if before.get("status"):
                 # The API server keeps the status: its definition is not that of the version before.
                 annotations.pop(names.LOST_PLACES, None)
+        annotations.pop(names.HINDRANCE, None)
+        if holder and (hindrance := self.hindrance()):
+            annotations[names.HINDRANCE] = hindrance[:MAX_HINDRANCE]
+        annotations.pop(names.EARLIER_STATES, None)
+        if self._agreement.doubts:
+            annotations[names.EARLIER_STATES] = str(self._agreement.doubts)
         if self.drained and not holder:
             annotations[names.DRAINED] = str(number)
         annotations.pop(names.VISIBILITY_ADDRESS, None)
         if self.address and holder:
             annotations[names.VISIBILITY_ADDRESS] = self.address
+        self._sent = now
         self._lease = await self._call("PUT", f"/{self.name}", lease)
 
     async def _released(self) -> bool:
@@ -321,7 +434,10 @@ class LeaderElection:
                     requests, timeout=self.renew_deadline / COPIES, return_when=asyncio.FIRST_COMPLETED
                 )
                 if answered:
-                    return _lease_of(answered.pop().result(), f"{method} {url}")
+                    lease, before = _lease_of(answered.pop().result(), f"{method} {url}"), self._lease
+                    if before and (why := why_earlier(lease, before, holder=self.identity, sent=self._sent)):
+                        self.doubt(why)
+                    return lease
             raise Unreachable(f"{method} {url}: no answer within {self.renew_deadline:g} s")
         finally:
             for task in requests:
@@ -335,8 +451,11 @@ class LeaderElection:
         if self.term != self._announced:
             self._announced, self.won_at = self.term, self.clock()
             log.info("term changed", lease=self.name, identity=self.identity, term=self._announced)
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 def _lease_of(answer: Any, name: str) -> Object:

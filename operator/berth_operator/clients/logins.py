@@ -1,9 +1,7 @@
 """The operator's login. Like the agent's login, but kubernetes-asyncio reads the kubeconfigs that the agent rejects."""
 
 import os
-from base64 import b64encode
 from pathlib import Path
-from typing import Any
 
 from berth_client import credentials
 from berth_client.credentials import CredentialsError, Login, UnknownLoginError
@@ -51,21 +49,3 @@ def check_for_kopf(login: Login) -> None:
             f'clusters: tls-server-name "{login.server_name}": the operator cannot use it; set `server` to an address '
             "that is in the API server's certificate"
         )
-
-
-def connection_info(login: Login, authorization: str | None) -> dict[str, Any]:
-    """Return server, authority and credentials under kopf's names, for a client that opens its own session."""
-    return {
-        "server": login.server,
-        **_file("ca", login.authority),
-        "insecure": not login.verified,
-        **_file("certificate", login.certificate),
-        **_file("private_key", login.key),
-        "proxy_url": login.proxy,
-        "scheme": "Bearer" if authorization else None,
-        "token": authorization.removeprefix("Bearer ") if authorization else None,
-    }
-
-
-def _file(name: str, pem: Path | bytes | None) -> dict[str, Path | bytes | None]:
-    return {f"{name}_data": b64encode(pem)} if isinstance(pem, bytes) else {f"{name}_path": pem}

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from berth_api import names, words
 from berth_api.objects.visibility import API_VERSION, OperatorSettings
+from berth_api.request import BUILT_IN
+from berth_api.request.kinds import KindError, read_gpu_vendors
 from berth_client.errors import ApiError
 from berth_operator.apis.visibility.kinds import EXPLANATIONS, FLEET, PODS, SETTINGS_PARAMETER
 from berth_operator.commands.errors import InputError
@@ -44,6 +46,7 @@ class Given:
     node_selector: str | None = None
     agent_namespace: str | None = None
     memory_units: str | None = None
+    gpu_vendors: str | None = None
 
 
 NOTHING: Final = Given()
@@ -74,6 +77,7 @@ class Effective:
     charges_unheld: bool
     memory_units: Mapping[str, int]
     nic_resources: Mapping[str, int] = field(default_factory=dict)
+    gpu_vendors: frozenset[str] = BUILT_IN.gpu_vendors
     """As the operator serves them; a command has no flag for them."""
     reserved_nodes: Mapping[str, str] = field(default_factory=dict)
     """UID of a pod that waits -> the node that is reserved for it."""
@@ -155,6 +159,12 @@ def combined(given: Given, served: Served) -> Effective:
             units = words.read_units(given.memory_units)
         except words.UnitError as error:
             raise InputError(f"--memory-units: {error}") from error
+    vendors = frozenset(settings.get("gpuVendors", BUILT_IN.gpu_vendors))
+    if given.gpu_vendors is not None:
+        try:
+            vendors = read_gpu_vendors(given.gpu_vendors)
+        except KindError as error:
+            raise InputError(f"--gpu-vendors: {error}") from error
     trusted, selector, agents = given.trusted_schedulers, given.node_selector, given.agent_namespace
     note = ""
     if "trustedSchedulers" not in served.settings:
@@ -176,6 +186,7 @@ def combined(given: Given, served: Served) -> Effective:
         charges_unheld=bool(settings.get("chargeUnheld", False)),
         memory_units=units,
         nic_resources=dict(settings.get("nicResources", {})),
+        gpu_vendors=vendors,
         reserved_nodes=dict(settings.get("reservedNodes", {})),
         mix=None if (mix := settings.get("podMix")) is None else pod_mix_document.of_document(mix),
         note=note,
@@ -199,6 +210,8 @@ def _assumed(given: Given, settings: OperatorSettings) -> Iterator[str]:
         yield f"Leases of agents in {names.LEASE_NAMESPACE} (--agent-namespace)"
     if given.memory_units is None and not settings:
         yield "the usual units of other systems' resources (--memory-units)"
+    if given.gpu_vendors is None and not settings:
+        yield f"GPUs of {' and '.join(BUILT_IN.gpu_vendors)} for kubernetes.io/gpu (--gpu-vendors)"
     yield "that cards in use outside Kubernetes are taken"
     yield "that no node is reserved for a pod that waits"
     yield "that the operator has seen no pods but the existing ones"

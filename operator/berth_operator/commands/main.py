@@ -22,6 +22,7 @@ import structlog
 
 from berth_api import arguments
 from berth_api.plugins import PluginError
+from berth_api.values.printing import printable, printable_lines
 from berth_base import start
 from berth_client import served
 from berth_client.credentials import CredentialsError
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         status: int = options.answer(options)
     except (InputError, ConfigurationError, PluginError, CallError) as error:
-        sys.stderr.write(f"berth-operator {options.command}: {error}\n")
+        sys.stderr.write(f"berth-operator {options.command}: {printable_lines(str(error))}\n")
         return NOT_ASKED
     return status
 
@@ -91,7 +92,7 @@ def _defragment(options: argparse.Namespace) -> int:
             return await defragmenting.make_room(client, pod, node, timeout=options.timeout)
 
     is_done, message = asyncio.run(move())
-    sys.stderr.write(f"{message}\n")
+    sys.stderr.write(f"{printable(message)}\n")
     return ALL_FIT if is_done else SOME_DO_NOT
 
 
@@ -141,6 +142,7 @@ def _planner(options: argparse.Namespace) -> Planner:
             node_selector=options.node_selector,
             agent_namespace=options.agent_namespace,
             memory_units=options.memory_units,
+            gpu_vendors=options.gpu_vendors,
         ),
         namespace=options.namespace,
         min_age=options.min_age,
@@ -156,7 +158,7 @@ def _planner(options: argparse.Namespace) -> Planner:
         )
     plan, note = preparing.planner(inputs, origin)
     if note:
-        sys.stderr.write(f"berth-operator {options.command}: note: {note}\n")
+        sys.stderr.write(f"berth-operator {options.command}: note: {printable(note)}\n")
     return plan
 
 
@@ -228,6 +230,7 @@ def parser() -> argparse.ArgumentParser:
         "--genius-priorities", help="the highest genius/priority of each namespace, like the operator's"
     )
     asking.add_argument("--memory-units", help="the unit of memory in other systems' resources, like the operator's")
+    asking.add_argument("--gpu-vendors", help="the vendors of GPUs for kubernetes.io/gpu, like the operator's")
     asking.add_argument("-n", "--namespace", default="default", help="namespace of objects that name none")
     asking.add_argument("-o", "--output", choices=["table", "json"], default="table")
     asking.set_defaults(min_age=0.0, file="", pod="")

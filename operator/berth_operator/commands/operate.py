@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvloop
@@ -23,12 +23,17 @@ from berth_client.credentials import CredentialsError
 from berth_client.served import NotServedError
 from berth_operator.apis.serving import listening
 from berth_operator.clients.kube import KubeClient
-from berth_operator.clients.leader import COPIES, LeaderElection, TermLostError
+from berth_operator.clients.leader import COPIES, LeaderElection, RestoredError, TermLostError
 from berth_operator.core.plugins import NO_GPUS, DevicePlugin
+from berth_operator.metrics import counters
 from berth_operator.metrics import metrics_server as metrics
+from berth_operator.metrics.gauges import GAUGES
 from berth_operator.settings import device_plugins
 from berth_operator.settings.configuration import Configuration, ConfigurationError
 from berth_operator.settings.flags import Settings
+
+if TYPE_CHECKING:
+    from berth_operator.app import App
 
 Plugins = Mapping[str, DevicePlugin]
 
@@ -58,6 +63,7 @@ async def operate(
             # A client of its own, so that renewals never queue behind a thousand binds.
             lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=COPIES)
             lease_client.observe = request_metrics.observe
+            lease_client.refused = GAUGES.writes
             stack.callback(lease_client.close)
             lease_client.check_for_kopf()
             await served.check(lease_client, names.API_VERSION, ("Device", "GpuPod", names.LEADER_LEASE))
@@ -80,19 +86,36 @@ async def operate(
                 gc.enable()
                 client = await KubeClient.connect(settings.kubeconfig, "berth-operator")
                 client.observe = request_metrics.observe
+                client.versions.on_earlier = election.doubt
+                client.known_renewal = lambda: election.known_renewal
+                client.refused = GAUGES.writes
                 stack.callback(client.close)
-                operator = app.App(
-                    settings=settings,
-                    configuration=configuration,
-                    plugins=plugins,
-                    gpus=gpus,
-                    client=client,
-                    election=election,
-                    kubernetes=await served.minor_version(client),
-                )
+                kubernetes = await served.minor_version(client)
+                operator: App | None = None
+
+                async def stop() -> None:
+                    if operator is not None:
+                        await operator.life.stop()
+
                 # What it stops need not end before the LeaderLease is released.
-                stack.push_async_callback(operator.life.stop)
-                await operator.life.run(elected)
+                stack.push_async_callback(stop)
+                while True:
+                    operator = app.App(
+                        settings=settings,
+                        configuration=configuration,
+                        plugins=plugins,
+                        gpus=gpus,
+                        client=client,
+                        election=election,
+                        kubernetes=kubernetes,
+                    )
+                    await _run_until_restored(operator, election, elected)
+                    await stop()
+                    operator = None
+                    client.versions.forget()
+                    # Most of the earlier state was exempt from collection.
+                    gc.unfreeze()
+                    gc.collect()
             finally:
                 # The LeaderLease is released after all that used the term has stopped.
                 elected.cancel()
@@ -108,6 +131,30 @@ async def operate(
         log.warning("ending, so that a new start reads everything again", reason=reason)
         return 1
     return 0
+
+
+async def _run_until_restored(operator: "App", election: LeaderElection, elected: asyncio.Task[None]) -> None:
+    """Run the operator until the API server has shown an earlier state, and agrees with itself again.
+
+    Until then kopf serves probes.
+    """
+    try:
+        await operator.life.run(elected)
+    except ExceptionGroup as group:
+        _, others = group.split((RestoredError, TermLostError))
+        if others is not None or group.subgroup(RestoredError) is None:
+            raise
+    log.warning("deciding nothing until the API server agrees with itself; then all is listed again")
+    counters.EARLIER_STATES.inc()
+    counters.DECISIONS_PAUSED.set(1)
+    settled = asyncio.create_task(election.settled())
+    try:
+        await asyncio.wait((settled, elected), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        settled.cancel()
+        counters.DECISIONS_PAUSED.set(0)
+    if elected.done():
+        await elected
 
 
 def main(arguments: Sequence[str]) -> None:

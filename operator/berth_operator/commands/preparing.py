@@ -78,7 +78,7 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
     snapshot = Snapshot(
         grace=GRACE,
         schedulers=policies,
-        kinds=kinds_of(plugins, settings.memory_units, settings.nic_resources, gpus),
+        kinds=kinds_of(plugins, settings.memory_units, settings.nic_resources, gpus, settings.gpu_vendors),
         trusted_schedulers=settings.trusted_schedulers,
         priorities=settings.priorities,
         charges_foreign=settings.charges_foreign,

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from berth_api import names
 from berth_api.resources import quantity
+from berth_api.values.printing import printable
 from berth_operator.commands.reports import Report
 
 GI: Final = 2**30
@@ -70,11 +71,11 @@ def show_defragmentation(report: Report, to: Console) -> None:
 def show_advice(report: Report, to: Console) -> None:
     """Write the report of which pods to move for a pod."""
     if not report["fits"]:
-        to.print(escape(f"{report['pod']} fits nowhere: {report['reason']}"))
+        to.print(_shown(f"{report['pod']} fits nowhere: {report['reason']}"))
         to.print("\nNo pods were found that could be moved for it.")
         _lines("\nIts ResourceClaims: ", report["requests"], to)
     else:
-        to.print(escape(f"{report['pod']} would get {_place(report)}."))
+        to.print(_shown(f"{report['pod']} would get {_place(report)}."))
         if report["moves"]:
             to.print("\nFirst these pods have to be moved:\n")
             rows = [(move["pod"], _place(move["from"]), _place(move["to"])) for move in report["moves"]]
@@ -111,13 +112,18 @@ def _nodes(title: str, nodes: Sequence[str], to: Console) -> None:
 
 def _lines(title: str, texts: Iterable[str], to: Console) -> None:
     for text in texts:
-        to.print(escape(title + text))
+        to.print(title + _shown(text))
+
+
+def _shown(text: str) -> str:
+    """Return a text as a console shows it, whatever the file or the cluster contains."""
+    return escape(printable(text))
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]], to: Console) -> None:
     table = Table(*titles, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(_shown, row))
     if to.is_terminal:
         to.print(table)
         return

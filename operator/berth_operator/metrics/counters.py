@@ -38,6 +38,7 @@ PREEMPTION_BACKOFFS: Final = Gauge(
     "berth_preemption_backoffs", "Controllers, pods and gangs for which no pods are preempted because places were lost"
 )
 DRIFTED: Final = Gauge("berth_drifted_pods", "Pods that hold other devices than they were allocated")
+DOUBLED_CARDS: Final = Gauge("berth_doubled_cards", "Cards that two pods hold though only one may")
 REWRITES: Final = Counter("berth_allocations_rewritten_total", "Allocations rewritten to the devices that kubelet gave")
 STATUS_WRITES: Final = Counter("berth_status_writes_total", "Status writes, by object", ["object"])
 STATUS_CONFLICTS: Final = Counter(
@@ -45,6 +46,12 @@ STATUS_CONFLICTS: Final = Counter(
 )
 CONFIGURATION_VALID: Final = Gauge("berth_configuration_valid", "0 while the configuration file is invalid")
 CONFIGURATION: Final = Gauge("berth_configuration_info", "1 for the configuration in use", ["hash"])
+EARLIER_STATES: Final = Counter(
+    "berth_earlier_states_total", "Times that the API server showed an earlier state, after which all is listed again"
+)
+DECISIONS_PAUSED: Final = Gauge(
+    "berth_decisions_paused", "1 while this replica waits because the API server has shown an earlier state"
+)
 WAITING_FOR_FENCE: Final = Gauge(
     "berth_waiting_for_fence", "1 while this replica is elected and waits for the API server to load the fence"
 )

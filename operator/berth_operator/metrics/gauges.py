@@ -1,6 +1,6 @@
 """Gauges over the state, computed together in the scheduler's loop, and exposed together by the metrics' thread.
 
-The thread never reads the state. It reads `GAUGES.shown`, which the loop replaces.
+The thread never reads the state. It reads `GAUGES.shown` and the shown refused writes, which the loop replaces.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,6 +10,9 @@ from typing import Final
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from berth_base import request_metrics
+from berth_client.refusals import RefusedWrites
 
 Values = Mapping[tuple[str, ...], float]
 """Label values, in the order of the family's labels -> value."""
@@ -86,7 +89,11 @@ SILENT: Final = Family(name="berth_silent_agents", text="Nodes with a Device who
 REFRESHED: Final = Family(
     name="berth_state_timestamp_seconds", text="When the gauges over the leader's state were computed"
 )
+REFUSED: Final = Family(
+    name=request_metrics.REFUSED, text=request_metrics.REFUSED_TEXT, labels=request_metrics.REFUSED_LABELS
+)
 FAMILIES: Final = (
+    REFUSED,
     QUEUED,
     UNSCHEDULABLE,
     INCOMING,
@@ -109,10 +116,13 @@ class Gauges(Collector):
 
     shown: Mapping[Family, Values] = field(default_factory=dict)
     """Replaced, never changed, because another thread reads it."""
+    writes: RefusedWrites = field(default_factory=RefusedWrites)
+    """The refused writes of this process, whether or not it leads."""
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics with their values."""
-        shown = self.shown
+        refused: Values = {refused.labels: refused.reach for refused in self.writes.current()}
+        shown = {REFUSED: refused, **self.shown} if refused else self.shown
         return (family.metric(values) for family, values in shown.items())
 
     def describe(self) -> Iterable[Metric]:

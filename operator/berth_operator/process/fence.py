@@ -13,13 +13,13 @@ from typing import Any, Final, Protocol
 import structlog
 
 from berth_api import names
+from berth_api.values.backoff import ExponentialBackoff
 from berth_client.client import Params
 from berth_client.errors import ApiError, CallError
 from berth_operator.metrics import counters
 
-FIRST_PAUSE: Final = 0.05
-MAX_PAUSE: Final = 1.0
-"""Seconds between two tests of the fence."""
+BACKOFF: Final = ExponentialBackoff(first=0.05, longest=1.0)
+"""Between two tests of the fence."""
 NO_TERM: Final = 0
 """Never a valid term: terms begin at 1."""
 NO_POD: Final = "no-such-pod"
@@ -41,6 +41,8 @@ class Fence:
     def __init__(self, *, api: DryRunApi, namespace: str, lease: str, required: bool) -> None:
         self._api, self._lease, self._required = api, lease, required
         self._path = f"/api/v1/namespaces/{namespace}/pods/{NO_POD}/binding"
+        self.problem = ""
+        """Why pods cannot be bound in this term yet; empty if they can, or before the test."""
         self._reported = ""
         self._loaded_for: int | None = None
         """The term for which the fence has passed the test."""
@@ -49,15 +51,17 @@ class Fence:
         """Wait until the fence accepts this term and, if required, refuses others; return whether it had to wait."""
         if term == self._loaded_for:
             return bool(self._reported)
-        pause = FIRST_PAUSE
+        pause = BACKOFF.first
         while problem := await self._problem(term):
+            self.problem = problem
             # Logged once, not at each attempt.
             if problem != self._reported:
                 self._reported = problem
                 counters.WAITING_FOR_FENCE.set(1)
                 log.warning("waiting for the API server to load the fence", lease=self._lease, why=problem)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_PAUSE)
+            pause = BACKOFF.following(pause)
+        self.problem = ""
         counters.WAITING_FOR_FENCE.set(0)
         self._loaded_for = term
         return bool(self._reported)

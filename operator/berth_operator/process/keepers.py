@@ -11,7 +11,7 @@ from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.reports.reporter import Reporter
-from berth_operator.binding.upkeep import confirmation, doubled_claims
+from berth_operator.binding.upkeep import confirmation, doubled_cards, doubled_claims
 from berth_operator.binding.upkeep.drift import DriftKeeper
 from berth_operator.binding.upkeep.pool_taints import PoolTaints
 from berth_operator.clients.kube import KubeClient
@@ -74,6 +74,7 @@ class Keepers:
                 after=settings.defragment_after,
             ).run
         yield functools.partial(confirmation.run, cluster, client)
+        yield functools.partial(doubled_cards.run, cluster, reporter)
         yield functools.partial(doubled_claims.run, cluster, reporter)
         if settings.taint_own_pools:
             yield PoolTaints(

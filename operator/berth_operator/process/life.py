@@ -1,7 +1,7 @@
-"""The life of one operator process: stand by, lead for one term, exit.
+"""The life of one operator: stand by, lead for one term, end.
 
-A replica that loses its term exits instead of repairing its state. The next start lists everything again. State is
-built in no other way.
+A replica that loses its term ends instead of repairing its state. The next start lists everything again. State is
+built in no other way. After a restore of etcd, the next start is in the same process.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from berth_operator.apis.extender.service import ExtenderService
 from berth_operator.apis.visibility.service import VisibilityService
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
-from berth_operator.clients.leader import LeaderElection, TermLostError
+from berth_operator.clients.leader import LeaderElection, RestoredError, TermLostError
 from berth_operator.controllers.handlers.memo import Memo
 from berth_operator.controllers.handlers.thread import KopfThread
 from berth_operator.core.values.verdict import ANY
@@ -73,7 +73,7 @@ class ProcessParts:
 
 
 class Life:
-    """One process, from its standby to the end of its term."""
+    """One operator, from its standby to the end of its term."""
 
     def __init__(self, parts: ProcessParts) -> None:
         self._parts = parts
@@ -88,12 +88,14 @@ class Life:
         """Stand by, then lead until the term ends. `elected` takes part in the election meanwhile.
 
         Raises:
-            ExceptionGroup: with a TermLostError when the term has ended, or with another failure.
+            ExceptionGroup: with a TermLostError when the term has ended, with a RestoredError when the API server has
+                shown an earlier state, or with another failure.
         """
         parts, election = self._parts, self._parts.election
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_fail_with(elected))
+                tasks.create_task(self._end_when_doubted())
                 tasks.create_task(parts.reporter.run())
                 tasks.create_task(heap.run())
                 tasks.create_task(parts.upgrade())
@@ -110,7 +112,7 @@ class Life:
                 tasks.create_task(parts.extender.serve())
                 tasks.create_task(parts.visibility.serve())
                 term = await election.acquired()
-                tasks.create_task(self._lose(term))
+                losing = tasks.create_task(self._lose(term))
 
                 # Until our Bindings pass the fence, and those of the last leader no longer do.
                 waited = await parts.fence.loaded(term)
@@ -133,6 +135,12 @@ class Life:
                 objects = {name: reflector.listed for name, reflector in parts.watches.all().items()}
                 log.info("first lists read", objects=objects)
                 self.read.set()
+                if parts.pods.highest_epoch >= term:
+                    # Of a restored copy: a Binding of that term may still be on its way.
+                    losing.cancel()
+                    term = await election.exceed(parts.pods.highest_epoch)
+                    tasks.create_task(self._lose(term))
+                    await parts.fence.loaded(term)
 
                 for loop in parts.lead:
                     tasks.create_task(loop())
@@ -143,6 +151,7 @@ class Life:
                 counters.LEADING.set(1)
                 log.info("leading", term=term)
         finally:
+            self.leads = False
             counters.LEADING.set(0)
             election.drained = await parts.scheduler.drain()
             await parts.memo.stop_writing()
@@ -178,7 +187,12 @@ class Life:
 
     async def _lose(self, term: int) -> None:
         await self._parts.election.lost(term)
-        raise TermLostError(f"term {term} has ended")
+        if self._parts.election.is_settled:
+            raise TermLostError(f"term {term} has ended")
+
+    async def _end_when_doubted(self) -> None:
+        await self._parts.election.doubted()
+        raise RestoredError("the API server has shown an earlier state than before")
 
 
 async def _fail_with(elected: asyncio.Task[None]) -> None:

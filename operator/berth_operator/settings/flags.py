@@ -5,7 +5,6 @@ a cluster without affecting each other.
 """
 
 import socket
-import ssl
 from collections.abc import Mapping
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
@@ -18,8 +17,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from berth_api import names, words
 from berth_api.admission.routing import DEFAULT
-from berth_api.request.kinds import checked_nics
+from berth_api.request.kinds import checked_gpu_vendors, checked_nics
 from berth_base.logs import Form, Level
+from berth_client import trust
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import injected
 from berth_operator.settings import configuration
@@ -53,7 +53,7 @@ def _check_prometheus(url: str) -> str:
 def _check_authority(file: Path | None) -> Path | None:
     """Check that the file has certificates; they are used only once this replica leads."""
     try:
-        ssl.create_default_context(cafile=file)
+        trust.client_context(file)
     except OSError as error:
         raise ValueError(f"{file}: no certificates: {error.strerror or error}") from error
     return file
@@ -154,6 +154,11 @@ class Settings(BaseSettings):
     """Resources of other device plugins that are RDMA NICs, with the hundredths of a NIC that one of them takes:
     `NAME=HUNDREDTHS`, separated by commas, such as `nvidia.com/hostdev=100,rdma/hca_shared=1` (docs/tasks/rdma.md)."""
 
+    gpu_vendors: Annotated[str, AfterValidator(checked_gpu_vendors)] = "nvidia"
+    """Vendors whose GPUs pods get with `kubernetes.io/gpu` and Berth's other resources of GPUs, separated by commas, as
+    in the label `node.koordinator.sh/gpu-vendor`; `*` for all (docs/amd.md#which-pods-get-which-cards). Plug-ins add
+    their own vendors."""
+
     charge_foreign: bool = True
     """Whether to keep pods off cards that processes outside Kubernetes use, as agents report them."""
 
@@ -163,7 +168,7 @@ class Settings(BaseSettings):
 
     trusted_schedulers: Annotated[str, Field(pattern=f"^({SCHEDULER_NAME}(,{SCHEDULER_NAME})*)?$")] = ""
     """Other schedulers whose allocation annotations are trusted, such as koord-scheduler, separated by commas. Empty:
-    none. The policy in manifests/base/protection.yaml must list their accounts (docs/admission.md)."""
+    none. The policy in manifests/base/protection.yaml must list their accounts (docs/write-protection.md)."""
 
     routing: Literal["own", "words", "devices"] = "own"
     """Which pods the policies or the webhook route in namespaces without the label `berth.dev/routing`. Kueue's

@@ -7,6 +7,7 @@ from typing import Final
 from tests.chaos.faults.base import Family, Healed
 from tests.chaos.faults.cards import CardFaults
 from tests.chaos.faults.control_plane import ControlPlaneFaults
+from tests.chaos.faults.gangs import Gangs
 from tests.chaos.faults.limits import LimitFaults
 from tests.chaos.faults.network import NetworkFaults
 from tests.chaos.faults.nodes import NodeFaults
@@ -14,6 +15,7 @@ from tests.chaos.faults.objects import ObjectFaults
 from tests.chaos.faults.pods import PodFaults
 from tests.chaos.faults.replicas import ReplicaFaults
 from tests.chaos.faults.rollouts import Rollouts
+from tests.chaos.faults.surroundings import Surroundings
 from tests.chaos.schedule import Strike
 from tests.chaos.site import Site
 
@@ -26,7 +28,7 @@ FAMILIES: Final[tuple[type[Family], ...]] = (
     PodFaults,
     LimitFaults,
 )
-OF_LIFE: Final[tuple[type[Family], ...]] = (Rollouts, NodeFaults)
+OF_LIFE: Final[tuple[type[Family], ...]] = (Rollouts, Gangs, NodeFaults, Surroundings)
 """Families of events in the life of a cluster, which `make month` has."""
 KINDS: Final[Mapping[str, type[Family]]] = {kind: family for family in (*FAMILIES, *OF_LIFE) for kind in family.weights}
 WEIGHTS: Final[Mapping[str, int]] = {kind: weight for family in FAMILIES for kind, weight in family.weights.items()}

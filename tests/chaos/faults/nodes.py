@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from berth_api.names import AGENT
+from berth_api.objects import ownership
 from devcluster.control_plane.api import ApiError
 from tests.chaos.faults.base import Family
 from tests.chaos.life_auditor import NOT_HELD
@@ -87,10 +89,11 @@ class NodeFaults(Family):
         card = self.site.cluster.api.get(path)["spec"]["devices"][CARDS]
         use = {"type": "gpu", "minor": card["minor"], "id": card["id"], "memory": "2Gi"}
         use |= {"namespace": namespace, "pod": pod.name, "podUID": pod.uid}
-        self._show(path, [use])
         end = time.monotonic() + REPORT_SECONDS
         while time.monotonic() < end and not self._is_reported(pod):
-            time.sleep(1.0)
+            # Again: the node's simulated agent has written its own status meanwhile.
+            self._show(path, [use])
+            time.sleep(0.5)
         self._show(path, [])
         known = self.site.live.pods.get(pod.name)
         if known is not None and known.uid == pod.uid and _runs(known):
@@ -103,8 +106,24 @@ class NodeFaults(Family):
         return any(event["reason"] == NOT_HELD for event in events)
 
     def _show(self, path: str, uses: Sequence[Mapping[str, Any]]) -> None:
-        change = {"status": {"unheld": uses}}
-        self.site.insist(lambda: self.site.cluster.api.merge(f"{path}/status", change))
+        """Apply what the agent of a real node would; the simulated agent soon applies its own status again."""
+
+        def apply() -> None:
+            device = self.site.cluster.api.get(path)
+            own = ownership.condition_types(ownership.applied(device, AGENT).status)
+            conditions = [each for each in device["status"]["conditions"] if each["type"] in own]
+            head = {key: device[key] for key in ("apiVersion", "kind")} | {
+                "metadata": {"name": device["metadata"]["name"]}
+            }
+            self.site.cluster.api.request(
+                "PATCH",
+                f"{path}/status",
+                body={**head, "status": {"conditions": conditions, "unheld": uses}},
+                query={"fieldManager": AGENT, "force": "true"},
+                content_type="application/apply-patch+yaml",
+            )
+
+        self.site.insist(apply)
 
     def _cordon(self, node: str, *, on: bool) -> None:
         self._patch(node, {"spec": {"unschedulable": True if on else None}})

@@ -56,6 +56,14 @@ class RunningAgent:
 StartAgent = Callable[..., RunningAgent]
 
 
+def node_events(arena: Arena, node: str) -> list[dict[str, Any]]:
+    """Return the Events on a Node that `kubectl describe node` shows."""
+    about = {"kind": "Node", "name": node, "namespace": "", "uid": node}
+    selector = ",".join(f"involvedObject.{field}={value}" for field, value in about.items())
+    listed: list[dict[str, Any]] = arena.cluster.api.get("/api/v1/events", fieldSelector=selector)["items"]
+    return listed
+
+
 @pytest.fixture
 def resources() -> Iterator[PodResourcesServer]:
     """Return kubelet's PodResources, in a folder whose path is short enough for sockets."""

@@ -163,7 +163,8 @@ def test_labels_of_others_are_left_to_them(arena: Arena, start_nvml: Start, devi
     )
     agent = start_nvml(node, NvmlFixture(tmp_path, gpus=[a100(0)]))
     device(node)
-    arena.wait(lambda: "Node not labelled" in agent.log, what="a log line about the conflict")
+    arena.wait(lambda: "Node not labelled in full" in agent.log, what="a log line about the label")
+    arena.wait(lambda: "nvidia.com/gpu.product" in arena.get("nodes", node)["metadata"]["labels"], what="other labels")
     assert arena.get("nodes", node)["metadata"]["labels"]["nvidia.com/gpu.count"] == "99"
 
 

@@ -133,22 +133,6 @@ def test_a_device_that_was_deleted_or_changed_is_restored(
     arena.wait(lambda: arena.get("devices", node)["spec"]["devices"] == before["spec"]["devices"], what="its card")
 
 
-def test_a_field_of_another_manager_is_left_alone_and_logged(
-    arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path
-) -> None:
-    (node,) = arena.nodes(1)
-    fixture = NvmlFixture(tmp_path, gpus=[a100(0)])
-    agent = start_nvml(node, fixture)
-    device(node)
-    apply_as(arena, "somebody", node, {"spec": {"driverVersion": "1.0"}})
-    arena.wait(lambda: "conflict" in agent.log, what="a conflict in the log")
-    time.sleep(0.6)
-    assert arena.get("devices", node)["spec"]["driverVersion"] == "1.0"
-    (line,) = [line for line in agent.log.splitlines() if "conflict=" in line]
-    assert "somebody" in line
-    assert ".spec.driverVersion" in line
-
-
 def test_a_restart_keeps_times_and_a_node_may_come_later(
     arena: Arena, start_nvml: Start, device: Wait, tmp_path: Path
 ) -> None:

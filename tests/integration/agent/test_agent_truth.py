@@ -1,6 +1,7 @@
 """An agent next to a kubelet reports on the real API server what pods hold."""
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import yaml
 from berth_api import names
 from berth_api.objects import gpupod
 from devcluster import Arena, waiting
+from tests.integration.agent.conftest import node_events
 from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture, Process, a100
 from tests.pod_resources import PodResourcesServer
@@ -108,6 +110,8 @@ def test_pods_of_any_scheduler_get_a_gpu_pod_and_stand_in_the_device(
 
     resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[1]]}}
     arena.wait(lambda: gpu_pods(arena) == {"a": [IDS[1]]}, deadline=SOON, what="the changed GpuPod")
+    arena.cluster.api.delete(f"/apis/{names.API_VERSION}/namespaces/{arena.namespace}/gpupods")
+    arena.wait(lambda: gpu_pods(arena) == {"a": [IDS[1]]}, deadline=SOON, what="the GpuPod that was deleted")
     resources.given = {}
     arena.wait(lambda: gpu_pods(arena) == {}, deadline=SOON, what="the end of the GpuPod")
     arena.wait(lambda: held(arena, node) == [], deadline=SOON, what="the end of what was held")
@@ -259,6 +263,24 @@ def test_the_shipped_role_is_enough(arena: Arena, begin: Start, resources: PodRe
         arena.cluster.api.delete(f"{roles}/{arena.id}-agent")
 
 
+async def test_a_pod_without_an_object_that_is_refused_is_reported_on_the_node(
+    arena: Arena, begin: Start, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    """A static pod that fails has none."""
+    (node,) = arena.nodes(1)
+    begin(node, "--device-plugin", "--kubelet-socket", str(kubelet.socket), "--cdi-folder", str(tmp_path / "cdi"))
+    share = {"minor": 1, "id": IDS[1], "resources": {"kubernetes.io/gpu-core": "50"}}
+    own = {names.ALLOCATED: json.dumps({"gpu": [share]}), **NOT_STARTED}
+    arena.create([arena.pod("half", annotations=own, nodeName=node)])
+    await kubelet.sees(lambda units: units.get(GPU, {}).get(IDS[1]) == "Unhealthy")
+    for _ in range(2):
+        with pytest.raises(grpc.aio.AioRpcError, match="none waits for 1 of them"):
+            await kubelet.allocate(IDS[1])
+    [event] = await asyncio.to_thread(arena.wait, lambda: node_events(arena, node), what="the Event on the Node")
+    assert (event["type"], event["reason"]) == ("Warning", "DevicesRefused")
+    assert "If a static pod requested it, it starts when its file has changed: " in event["message"]
+
+
 async def test_pods_get_the_devices_of_their_annotations_and_nothing_else(
     arena: Arena, begin: Start, kubelet: Kubelet, resources: PodResourcesServer, tmp_path: Path
 ) -> None:
@@ -281,6 +303,9 @@ async def test_pods_get_the_devices_of_their_annotations_and_nothing_else(
 
     (event,) = await asyncio.to_thread(arena.wait, refusals, what="the Event of the refusal")
     assert (event["involvedObject"]["name"], event["type"], event["message"]) == ("b", "Warning", text)
+    [on_node] = await asyncio.to_thread(arena.wait, lambda: node_events(arena, node), what="the Event on the Node")
+    assert on_node["message"].startswith(f"kubelet was refused {GPU}. ")
+    assert on_node["message"].endswith(text)
 
     half = whole.replace("100", "50") % (1, IDS[1])
     arena.create([arena.pod("half", annotations={names.ALLOCATED: half}, nodeName=node)])

@@ -59,6 +59,30 @@ async def test_a_new_node_of_the_same_name_is_labelled_once_it_is_known(client: 
     assert _labels(arena, name)[COUNT] == "1"
 
 
+async def test_labels_of_another_manager_stay_and_all_others_are_written(client: ApiClient, arena: Arena) -> None:
+    """GPU Feature Discovery runs, too, and disagrees about two labels."""
+    [name] = arena.nodes()
+    theirs = {COUNT: "7", "nvidia.com/gpu.product": "Other"}
+    arena.cluster.api.request(
+        "PATCH",
+        f"/api/v1/nodes/{name}",
+        body={"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": theirs}},
+        query={"fieldManager": "gpu-feature-discovery", "force": "true"},
+        content_type="application/apply-patch+yaml",
+    )
+    nodes = NodeCache(client=client)
+    labeller = Labeller(client=client, nodes=nodes)
+    answers: list[str] = []
+    client.observe = lambda _host, method, code, _seconds: answers.append(f"{method} {code}")
+    for _ in range(3):
+        await nodes.refresh([name])
+        await labeller.publish({name: READING}, renamed=False)
+    assert [answer for answer in answers if answer.startswith("PATCH")] == ["PATCH 409", "PATCH 200"]
+    labels = _labels(arena, name)
+    assert {key: labels[key] for key in theirs} == theirs
+    assert labels["nvidia.com/gpu.compute.major"] == "8"
+
+
 def _labels(arena: Arena, name: str) -> dict[str, str]:
     node: Manifest = arena.cluster.api.get(f"/api/v1/nodes/{name}")
     labels: dict[str, str] = node["metadata"]["labels"]

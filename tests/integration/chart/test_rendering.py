@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ from berth_operator.settings import configuration
 from berth_operator.settings.flags import Settings
 from charts import generate
 from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.manifests import documents
 from tests import chart, policies
 from tests.chart import RenderError
 
@@ -38,6 +40,7 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
             "metrics": dict.fromkeys(("podMonitors", "prometheusRule", "dashboard", "rules"), ON),
         },
     ),
+    "bindings": (("validation", "validation-bindings"), {"validation": {**WEBHOOK, "bindings": True}}),
     "without the visibility API": (("no-visibility",), {"visibility": {"enabled": False}}),
     "webhook": (
         ("webhook", "webhook-isolation", "webhook-runtime-class", "webhook-cert-manager", "mps", "nics"),
@@ -82,7 +85,13 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     "webhook-extender": (("webhook", "extender", "webhook-extender"), {"admission": WEBHOOK, "extender": ON}),
 }
 """Name -> components of kustomize, and values of the chart."""
-ONLY_IN_CHART: Final = {"ResourceQuota/berth-critical-pods"}
+
+
+def profile(strategy: str) -> dict[str, Any]:
+    """Return a profile with this strategy for nodes."""
+    return {"schedulerName": strategy.lower(), "strategy": {"nodes": strategy}}
+
+
 ONLY_IN_KUSTOMIZE: Final = {"Namespace/berth-system"}
 """Helm creates the release's namespace itself."""
 ADDED_LABELS: Final = r"app\.kubernetes\.io/(instance|version|managed-by)|helm\.sh/.*"
@@ -113,7 +122,8 @@ def test_a_device_class_of_a_profile_provides_the_resource_of_nvidias_plugin_onl
     media = rendered["DeviceClass/mig-1g.10gb.me.gpu.berth.dev"]["spec"]
     attributes = 'device.attributes["gpu.berth.dev"]'
     expression = (
-        f'device.driver == "gpu.berth.dev" && {attributes}.type == "mig" && {attributes}.profile == "1g.10gb+me"'
+        f'device.driver == "gpu.berth.dev" && {attributes}.?type.orValue("") == "mig" '
+        f'&& {attributes}.?profile.orValue("") == "1g.10gb+me"'
     )
     assert media == {
         "extendedResourceName": "nvidia.com/mig-1g.10gb.me",
@@ -132,7 +142,8 @@ def test_only_the_container_that_makes_mig_instances_has_a_capability() -> None:
     closed = chart.rendered(values)["DaemonSet/berth-agent"]["spec"]["template"]["spec"]
     with_partitions = chart.rendered({**values, "dra": {**ON, "partitions": ON}})
     opened = with_partitions["DaemonSet/berth-agent"]["spec"]["template"]["spec"]
-    agent, maker = opened["containers"]
+    [agent], [maker] = opened["containers"], opened["initContainers"]
+    assert maker["restartPolicy"] == "Always", "a sidecar, which kubelet starts before the agent and ends after it"
 
     # The agent keeps its rights.
     assert agent["args"] == [*closed["containers"][0]["args"], "--dra-partitions=/run/berth/partitions"]
@@ -223,6 +234,7 @@ def test_helm_finds_no_fault() -> None:
 def test_the_generated_files_are_current() -> None:
     stale = [path.name for path, text in generate.files().items() if path.read_text() != text]
     assert stale == [], "run `make generate`"
+    assert generate.SCHEMA.read_text() == generate.schema(), "run `make generate`"
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -232,9 +244,9 @@ def test_chart_and_kustomize_install_the_same(tmp_path: Path, name: str) -> None
     by_kustomize = {f"{each['kind']}/{each['metadata']['name']}": each for each in built}
     rendered = chart.rendered(values)
     by_chart = {key: each for key, each in rendered.items() if not is_hook(each)}
-    assert by_chart.keys() - ONLY_IN_CHART == by_kustomize.keys() - ONLY_IN_KUSTOMIZE
-    for key in by_chart.keys() - ONLY_IN_CHART:
-        assert comparable(by_chart[key]) == comparable(by_kustomize[key]), key
+    assert by_chart.keys() == by_kustomize.keys() - ONLY_IN_KUSTOMIZE
+    for key, document in by_chart.items():
+        assert comparable(document) == comparable(by_kustomize[key]), key
 
 
 def is_hook(document: Manifest) -> bool:
@@ -449,6 +461,24 @@ def test_what_a_version_lacks_is_said(values: dict[str, Any], version: str, mess
         ({"migStrategy": "all"}, "at '/migStrategy': value must be one of <nil>, 'none', 'single', 'mixed'"),
         ({"deviceListStrategy": "cdi"}, "at '/deviceListStrategy': 'cdi' does not match pattern"),
         ({"admission": {"by": "magic"}}, "at '/admission/by': value must be one of 'auto', 'policies', 'webhook'"),
+        (
+            {"admission": {"addedKeys": {"pod": ["example.com/team"]}}},
+            "at '/admission/addedKeys': additional properties 'pod' not allowed",
+        ),
+        ({"admission": {"addedKeys": {"pods": ["a b"]}}}, "at '/admission/addedKeys/pods/0': 'a b' does not match"),
+        *(
+            (
+                {"admission": {"addedKeys": {"bindings": ["example.com/a", key]}}},
+                f"admission.addedKeys.bindings: {key}; allowed",
+            )
+            for key in (
+                "berth.dev/epoch",
+                "model.berth.dev/A100",
+                "main.devices.berth.dev/visible",
+                "scheduling.koordinator.sh/device-allocated",
+                "node.koordinator.sh/gpu-model",
+            )
+        ),
         ({"webhook": {"port": 70000}}, "at '/webhook/port': maximum: got 70,000, want 65,535"),
         ({"profiles": []}, "at '/profiles': minItems: got 0, want 1"),
         ({"profiles": [{"schedulerName": "a" * 64}]}, "at '/profiles/0/schedulerName': maxLength: got 64, want 63"),
@@ -467,6 +497,30 @@ def test_what_a_version_lacks_is_said(values: dict[str, Any], version: str, mess
         ),
         ({"dra": {**ON, "partitions": ON}}, "dra.partitions.enabled needs dra.enabled: true and agent.devicePlugin"),
         ({"amdProcesses": "kfd", "agent": {"hostPID": False}}, "amdProcesses: kfd needs agent.hostPID: true"),
+        # Protections that would not be there.
+        ({"isolation": {"default": "required"}}, "isolation.default: required needs isolation.mps.enabled: true or"),
+        ({"isolation": {"default": "mps", **ISOLATION}}, "isolation.default: mps needs isolation.mps.enabled: true"),
+        ({"isolation": {"default": "hami-core", "mps": ON}}, "hami-core needs isolation.hamiCore.enabled: true"),
+        ({"isolation": {"default": "required", **ISOLATION}}, "first of isolation.order, mps, which needs"),
+        ({"isolation": {"unlimitedShares": "deny"}}, "isolation.unlimitedShares: deny needs isolation.mps.enabled"),
+        ({"isolation": {"unlimitedShares": "warn"}}, "isolation.unlimitedShares: warn needs isolation.mps.enabled"),
+        ({"networkPolicy": {"metricsFrom": [{}]}}, "networkPolicy.metricsFrom needs networkPolicy.enabled: true"),
+        # Values without an effect, or with another one.
+        ({"profiles": [{"schedulerName": "default-scheduler"}]}, "profiles[0].schedulerName: default-scheduler is"),
+        ({"profiles": [profile("None"), profile("Binpack")]}, "at '/profiles/1/strategy/nodes': value must be one of"),
+        ({"profiles": [{"schedulerName": "a", "strategy": "Binpack"}]}, "at '/profiles/0/strategy': got string"),
+        ({"profiles": [{"schedulerName": "a", "strategies": {}}]}, "additional properties 'strategies' not allowed"),
+        ({"namespaceLimits": {"a": {"gpus": 8}}}, "at '/namespaceLimits/a': additional properties 'gpus' not allowed"),
+        ({"namespaceLimits": {"a": {"gpu": "8 cards"}}}, "at '/namespaceLimits/a/gpu': '8 cards' does not match"),
+        ({"modelAliases": {"big": []}}, "at '/modelAliases/big': minItems: got 0, want 1"),
+        ({"claims": {"drivers": ["GPU"]}}, "at '/claims/drivers/0': 'GPU' does not match pattern"),
+        ({"claims": {"taint": True}}, "claims.taint: true needs claims.drivers or claims.pools"),
+        ({"dra": {"extendedResourceName": "nvidia.com/gpu"}}, "dra.extendedResourceName needs dra.enabled: true"),
+        ({"kueue": {"flavors": {"a": "H100"}}}, "kueue.flavors needs kueue.enabled: true"),
+        ({"nics": {"ncclIbHca": True}}, "nics.ncclIbHca: true needs nics.enabled: true"),
+        ({"devicePluginConfig": {"version": "v1", "sharing": {"mps": {}}}}, "sharing needs agent.devicePlugin: true"),
+        ({"routing": {"enabled": False, "default": "devices"}}, "routing.default: devices needs routing.enabled: true"),
+        ({"routing": {"default": "words"}, "extender": ON}, "routing.default: words needs routing.enabled: true"),
     ],
 )
 def test_a_wrong_value_is_refused(values: dict[str, Any], message: str) -> None:
@@ -475,16 +529,54 @@ def test_a_wrong_value_is_refused(values: dict[str, Any], message: str) -> None:
     assert message in str(refused.value)
 
 
-def test_renamed_resources_reach_the_policy_and_the_webhook() -> None:
-    values = {"injection": {"nvidiaResources": ["nvidia.com/a100", "nvidia.com/h100"]}}
+@pytest.mark.parametrize(
+    ("amount", "question"),
+    [(8, "at most 8 % of one card.\n  Did you mean 800 (8 cards)?"), ("1", "mean 100 (1 card)?"), (100, ""), (0, "")],
+)
+def test_a_limit_of_less_than_one_card_is_asked_about(tmp_path: Path, amount: int | str, question: str) -> None:
+    shutil.copytree(chart.CHART, tmp_path / "berth")
+    text = '{{ include "berth.warnings" . | toJson }}'
+    shown = f"{{kind: ConfigMap, apiVersion: v1, metadata: {{name: notes}}, data: {{text: {text}}}}}"
+    (tmp_path / "berth/templates/shown.yaml").write_text(shown)
+    values = {"namespaceLimits": {"team-a": {"gpu": amount}}}
+    [notes] = [
+        document["data"]["text"]
+        for document in documents(chart.helm("template", "berth", tmp_path / "berth", values=values))
+        if document["metadata"]["name"] == "notes"
+    ]
+    assert question in notes
+    assert ("namespaceLimits.team-a.gpu" in notes) == bool(question)
+
+
+def test_added_keys_reach_the_first_variable_of_each_policy_that_compares_labels_and_annotations() -> None:
+    """With kustomize, a documented patch sets this variable in all of them."""
+    added = {"bindings": ["example.com/team"], "nodes": ["other-berth.dev/a"]}
+    objects = chart.rendered({"admission": {"addedKeys": added}, "claims": {"drivers": ["*"], "taint": True}})
+    first = {
+        key.partition("/")[2]: each["spec"].get("variables", [{"name": ""}])[0]
+        for key, each in objects.items()
+        if key.startswith("ValidatingAdmissionPolicy/")
+    }
+    assert {
+        name: json.loads(each["expression"]) for name, each in first.items() if each["name"] == "added"
+    } == dict.fromkeys(
+        ("berth-agents", "berth-certificates", "berth-claims", "berth-claims-taints", "berth-operator-writes"), added
+    )
+
+
+def test_renamed_resources_and_tolerations_reach_the_policy_and_the_webhook() -> None:
+    injection = {"nvidiaResources": ["nvidia.com/a100", "nvidia.com/h100"], "tolerations": ["nvidia.com/gpu"]}
+    values = {"injection": injection}
 
     by_policies = chart.rendered({**values, "admission": {"by": "policies"}})
     policy = by_policies["MutatingAdmissionPolicy/berth-injection"]["spec"]
     assert {"name": "renamed", "expression": '["nvidia.com/a100","nvidia.com/h100"]'} in policy["variables"]
+    assert {"name": "tolerated", "expression": '["nvidia.com/gpu"]'} in policy["variables"]
 
     by_webhook = chart.rendered({**values, "admission": {"by": "webhook"}})
     [webhook] = by_webhook["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
     assert "--nvidia-resources=nvidia.com/a100,nvidia.com/h100" in webhook["args"]
+    assert "--tolerations=nvidia.com/gpu" in webhook["args"]
 
 
 def test_cert_manager_writes_the_secret_that_the_extender_mounts() -> None:

@@ -1,6 +1,7 @@
 """The API server accepts what the chart renders, and the chart's account may apply the definitions."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -8,12 +9,18 @@ import yaml
 
 from devcluster import Arena
 from devcluster.control_plane.api import Api, Manifest
-from tests import chart
+from tests import chart, policies
 
 pytestmark = pytest.mark.usefixtures("helm")
 
 ON: Final = {"enabled": True}
 TOLERATION: Final = {"key": "gpu", "operator": "Exists"}
+WITHOUT_AGENT: Final = (
+    {"kubernetes.io/os": "windows"},
+    {"type": "virtual-kubelet"},
+    {"eks.amazonaws.com/compute-type": "fargate"},
+)
+"""Labels of nodes on which no agent would start."""
 NOT_SERVED: Final = {"PodMonitor", "PrometheusRule", "Issuer", "Certificate"}
 """Kinds of the Prometheus operator and cert-manager."""
 VALUES: Final[dict[str, dict[str, Any]]] = {
@@ -82,7 +89,7 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
         "priorityClassQuota": {"enabled": False},
     },
     "profiles": {
-        "profiles": [{"schedulerName": "team-a", "score": {}}, {"schedulerName": "team-b"}],
+        "profiles": [{"schedulerName": "team-a", "plugins": {}}, {"schedulerName": "team-b"}],
         "modelAliases": {"big": ["*H100*"]},
         "trustedSchedulers": [
             {"name": "koord-scheduler", "account": "system:serviceaccount:koordinator-system:koord-scheduler"}
@@ -161,12 +168,16 @@ def test_the_notes_do_not_warn_of_what_is_there(arena: Arena) -> None:
 
 def notes(arena: Arena, values: dict[str, Any]) -> str:
     """Return what Helm would print after an installation in the arena's namespace."""
-    printed = chart.helm(
-        *("install", "berth", chart.CHART, f"--namespace={arena.namespace}", "--dry-run=server"),
-        values=values,
-        kubeconfig=arena.cluster.kubeconfig,
+    return installed(arena, values).partition("NOTES:")[2]
+
+
+def installed(arena: Arena, values: dict[str, Any], *options: str) -> str:
+    """Return what Helm prints of an installation in the arena's namespace, which it does not perform."""
+    # Other tests of this cluster apply the agents' rights.
+    place = (f"--namespace={arena.namespace}", "--dry-run=server", "--take-ownership")
+    return chart.helm(
+        "install", "berth", chart.CHART, *place, *options, values=values, kubeconfig=arena.cluster.kubeconfig
     )
-    return printed.partition("NOTES:")[2]
 
 
 def daemon_set(name: str) -> Manifest:
@@ -182,22 +193,49 @@ def daemon_set(name: str) -> Manifest:
 
 def test_an_agent_of_an_earlier_version_is_never_next_to_the_new_one(arena: Arena) -> None:
     """Helm creates the new DaemonSet before it deletes that of the release before, which was in another namespace."""
-    rendered = ("install", "berth", chart.CHART, f"--namespace={arena.namespace}", "--dry-run=server", "--no-hooks")
-    affinity = {"affinity": {"nodeAffinity": {}}, "namespace": f"agents-{arena.id}"}
+    affinity = {"affinity": {"podAffinity": {}}, "namespace": f"agents-{arena.id}"}
 
     def of_agent() -> Manifest:
-        printed = chart.helm(*rendered, values={"agent": affinity}, kubeconfig=arena.cluster.kubeconfig)
+        printed = installed(arena, {"agent": affinity}, "--no-hooks")
         manifest = printed.partition("MANIFEST:")[2].partition("NOTES:")[0]
         [agent] = [each for each in yaml.safe_load_all(manifest) if each and each["kind"] == "DaemonSet"]
         spec: Manifest = agent["spec"]["template"]["spec"]
         return spec
 
-    assert of_agent()["affinity"] == {"nodeAffinity": {}}
+    assert of_agent()["affinity"].keys() == {"nodeAffinity", "podAffinity"}
     arena.create([daemon_set("berth-agent")])
     term = {
         "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "berth-agent"}},
         "namespaces": [arena.namespace],
         "topologyKey": "kubernetes.io/hostname",
     }
-    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    assert of_agent()["affinity"] == {"nodeAffinity": {}, **apart}
+    apart = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    assert of_agent()["affinity"]["podAntiAffinity"] == apart
+
+
+@pytest.mark.parametrize("by", ["chart", "chart with a user's affinity", "kustomize"])
+def test_agents_run_only_on_nodes_with_kubelet_and_linux(arena: Arena, tmp_path: Path, by: str) -> None:
+    [node] = arena.nodes()
+    for labels in WITHOUT_AGENT:
+        arena.nodes(labels=labels)
+    values: dict[str, Any] = {"nodeSelectorDaemonSet": arena.labels, "agent": {"namespace": arena.namespace}}
+    if by == "chart with a user's affinity":
+        fields = [{"key": "metadata.name", "operator": "In", "values": [f"{arena.id}-{number}"]} for number in range(4)]
+        required = {"nodeSelectorTerms": [{"matchFields": [field]} for field in fields]}
+        values["agent"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    if by == "kustomize":
+        [agent] = [each for each in policies.built(tmp_path) if each["kind"] == "DaemonSet"]
+        agent["spec"]["template"]["spec"]["nodeSelector"] |= arena.labels
+        del agent["metadata"]["namespace"]
+    else:
+        agent = chart.rendered(values)["DaemonSet/berth-agent"]
+    arena.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "berth-agent"}})
+    arena.apply(agent)
+
+    def status() -> Manifest:
+        shown: Manifest = arena.get("daemonsets", "berth-agent").get("status", {})
+        return shown
+
+    arena.wait(lambda: status().get("numberReady") == 1, what="the agent")
+    assert status()["desiredNumberScheduled"] == 1
+    assert {pod["spec"].get("nodeName") for pod in arena.list("pods")} == {node}

@@ -64,6 +64,20 @@ async def test_the_refusal_says_which_term_it_is(fenced: Fenced, admin: kube.Kub
         )
 
 
+async def test_an_api_server_that_lacks_a_renewal_binds_nothing(fenced: Fenced, admin: kube.KubeClient) -> None:
+    arena, ours = fenced.arena, fenced.arena.lease_name
+    await set_term(admin, arena, 7)
+    await admin.merge_patch(f"{leases(arena)}/{ours}", {"spec": {"renewTime": "2026-01-01T00:00:10.000000Z"}})
+    await until_seen(fenced, 7)
+    for known in ("09.999999", "10.000000"):
+        fenced.client.known_renewal = lambda at=known: f"{ours}/2026-01-01T00:00:{at}Z"  # type: ignore[misc]
+        assert await fenced.bind(term=7, label=ours) == 201
+    fenced.client.known_renewal = lambda: f"{ours}/2026-01-01T00:00:10.000001Z"
+    pod = fenced.pod()
+    with pytest.raises(ApiError, match="this API server has an earlier state"):
+        await fenced.client.bind(arena.namespace, pod, fenced.binding(pod, term=7, label=ours))
+
+
 async def test_a_missing_lease_stops_only_us(fenced: Fenced, admin: kube.KubeClient) -> None:
     arena = fenced.arena
     assert await fenced.bind(term=1, label=arena.lease_name) == 422

@@ -1,6 +1,7 @@
 """Which writes of ResourceClaims the real API server accepts from the operator's account, and in which term."""
 
 import copy
+import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ from tests.integration.clients.test_fence import leases, set_term
 
 Raw = dict[str, Any]
 
+POLICY = "ValidatingAdmissionPolicy"
+ADDED = "example.com/added"
+PROTECTED = ("berth.dev/epoch", "scheduling.koordinator.sh/device-allocated")
+"""Keys that are listed as added by other admission, and are not accepted."""
 RESULT = {"driver": "gpu.example.com", "pool": "p", "device": "d", "request": "gpu"}
 
 
@@ -89,6 +94,9 @@ async def claims(arena: Arena, admin: kube.KubeClient) -> AsyncIterator[Claims]:
         suffix=arena.id,
         file=fence.OF_CLAIMS,
     )
+    [limits] = (each for each in documents if each["kind"] == POLICY and "paramKind" not in each["spec"])
+    assert limits["spec"]["variables"][0]["name"] == "added"
+    limits["spec"]["variables"][0]["expression"] = json.dumps({"resourceclaims": [ADDED, *PROTECTED]})
     own = Claims(arena=arena, client=client, documents=documents)
     try:
         arena.apply(documents)
@@ -158,6 +166,19 @@ async def test_no_more_than_allocations_and_reservations_are_written(claims: Cla
     references = [*claims.allocated["reservedFor"], *more_pods]
     written = await claims.put(allocated, status={**claims.allocated, "reservedFor": references}, term=7)
     assert len(written["status"]["reservedFor"]) == 256
+
+
+async def test_keys_that_other_admission_adds_are_written_and_not_removed(claims: Claims) -> None:
+    claim = await claims.create()
+    keys = {ADDED: "1"}
+    added = {"labels": {**claim["metadata"]["labels"], **keys}, "annotations": keys}
+    written = await claims.put({**claim, "metadata": {**claim["metadata"], **added}}, term=7)
+    for key in PROTECTED:
+        other = {**written, "metadata": {**written["metadata"], "annotations": {**keys, key: "1"}}}
+        why = await claims.refusal(other, term=7)
+        assert f"not {key}; if other admission adds them, list them in admission.addedKeys.resourceclaims" in why
+    removed = {**written, "metadata": {**written["metadata"], "annotations": {}}}
+    assert f"not {ADDED}; " in await claims.refusal(removed, term=7)
 
 
 async def test_only_claims_for_extended_resources_of_a_pod_are_created_and_deleted(claims: Claims) -> None:

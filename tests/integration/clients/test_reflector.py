@@ -95,6 +95,8 @@ async def test_leaving_the_selection_reads_as_a_deletion(admin: kube.KubeClient,
 async def test_what_happened_while_the_watch_was_away_is_not_missed(
     proxied: kube.KubeClient, proxy: FaultProxy, arena: Arena
 ) -> None:
+    # The watch after a streamed list needs no request.
+    proxy.answer("GET", r"configmaps\?.*sendInitialEvents=true", status=422)
     held = proxy.hold("GET", r"configmaps\?.*watch=true")
     async with reflecting(proxied, arena) as snapshot:
         await asyncio.to_thread(held.wait)

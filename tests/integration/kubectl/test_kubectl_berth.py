@@ -24,7 +24,7 @@ from berth_api import words
 from berth_kubectl.doctor.checks import CHECKS
 from berth_kubectl.transport import kubectl, proxy
 from devcluster import Cluster, waiting
-from devcluster.additions import installation
+from devcluster.additions import agents, installation
 from devcluster.building import programs
 from tests import visibility
 from tests.dashboard import Client
@@ -59,8 +59,8 @@ class Desk:
         self.cluster.create_nodes(NODES)
         fleet = self.folder / "fleet.yaml"
         fleet.write_text(yaml.safe_dump(FLEET))
-        command = [sys.executable, "-m", "berth_agent", "--inventory=simulated", f"--fleet={fleet}"]
-        self.agent = self.cluster.run("agent", [*command, f"--kubeconfig={self.cluster.kubeconfig}"])
+        options = [f"--fleet={fleet}", *agents.options(self.cluster, NODES)]
+        self.agent = self.cluster.run("agent", [sys.executable, "-m", "berth_agent", *options])
         # The commands show what they know without the visibility API.
         self.operator = installation.start(self.cluster, "--visibility-port=0")
         installation.wait(self.cluster, self.operator, nodes=NODES, is_visible=False)

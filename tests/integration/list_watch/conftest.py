@@ -49,7 +49,7 @@ class Installation:
 
     def apply(self) -> None:
         """Apply what is shipped, start all programs, and wait until the API server passes requests on."""
-        self.api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        self.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         for document in yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text()):
             self.api.apply(document)
         self.api.post(f"/api/v1/namespaces/{NAMESPACE}/services", {"metadata": {"name": "berth-api"}, "spec": SERVICE})

@@ -180,7 +180,7 @@ PODS = [
         "own-domain", {"berth.dev/gpu": "1"}, f"{NO_NODE}3 Insufficient berth.dev/gpu. no node has berth.dev/gpu ("
     ),
     pod_row(
-        "no-such-vendor", {"amd.com/gpu": "1"}, f"{NO_NODE}1 Insufficient amd.com/gpu, 2 node(s) have no amd devices"
+        "no-such-vendor", {"amd.com/gpu": "1"}, f"{NO_NODE}1 Insufficient amd.com/gpu, 2 node(s) have no GPUs of AMD"
     ),
 ]
 

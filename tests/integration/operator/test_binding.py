@@ -52,8 +52,11 @@ def test_pod_gets_the_cards_it_asks_for(
     annotations = pod["metadata"]["annotations"]
     assert annotations[f"main.{words.VISIBLE}"].split(",") == [each["id"] for each in cards]
     assert annotations[words.EPOCH] == _term(shared)
-    # Kubernetes copies a Binding's labels to its pod: the fence's mark is the only one.
-    assert pod["metadata"]["labels"] == {"berth.dev/fenced-by": shared.arena.lease_name}
+    # Kubernetes copies a Binding's labels to its pod: the fence's mark, and the node's place, which it has added.
+    labels = shared.arena.get("nodes", node)["metadata"]["labels"]
+    place = {key: labels[key] for key in labels if key.startswith("topology.kubernetes.io/")}
+    assert len(place) == 2
+    assert pod["metadata"]["labels"] == {"berth.dev/fenced-by": shared.arena.lease_name, **place}
 
 
 def _term(world: World) -> str:

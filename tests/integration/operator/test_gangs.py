@@ -11,6 +11,7 @@ import yaml
 
 from devcluster import Cluster
 from devcluster.control_plane.api import Manifest
+from tests.differential.evictions import UNPLAYED
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 from tests.proxy import FaultProxy
@@ -147,3 +148,84 @@ def test_cluster_without_the_definition_has_pods_all_the_same(
     pod_group(world, "g", 1)
     world.pod("m0", CARD, labels={LABEL: "g"})
     world.waits("m0", "does not exist")
+
+
+# --- pods that controllers create ---------------------------------------------------------------------------------
+
+
+def template(world: World, minimum: int, **spec: Any) -> Manifest:
+    """Return the template of pods of one card, whose gang needs a minimum of members."""
+    annotations = {"berth.dev/pod-group": "g", "berth.dev/pod-group-min-member": str(minimum)}
+    pod = world.arena.pod(requests=CARD, limits=CARD, labels={"app": "g"}, annotations=annotations, **spec)
+    metadata = {name: pod["metadata"][name] for name in ("labels", "annotations")}
+    return {"metadata": metadata, "spec": pod["spec"]}
+
+
+def pods_of_gang(world: World) -> list[Manifest]:
+    return [
+        pod for pod in world.arena.list("pods", labelSelector="app=g") if "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
+def with_cards(world: World, cards: int) -> None:
+    """Create a node on which pods neither run nor end by themselves."""
+    [node] = world.arena.nodes(annotations=UNPLAYED)
+    world.device(node, [words.gpu(number) for number in range(cards)])
+    world.wait_ready(node, "True")
+
+
+def test_the_last_pod_of_a_job_is_replaced_after_the_other_has_succeeded_and_gone(groups: World) -> None:
+    with_cards(groups, 2)
+    spec = {
+        "parallelism": 2,
+        "completions": 2,
+        "completionMode": "Indexed",
+        "template": template(groups, 2, restartPolicy="Never"),
+    }
+    groups.arena.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "spec": spec})
+    groups.wait(lambda: len(groups.bound_names()) == 2, what="both pods to be bound")
+    first, second = sorted(
+        pods_of_gang(groups),
+        key=lambda pod: str(pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"]),
+    )
+
+    done, lost = first["metadata"]["name"], second["metadata"]["name"]
+    groups.arena.merge("pods", done, {"status": {"phase": "Succeeded"}}, subresource="status")
+    groups.wait(lambda: groups.arena.get("jobs", "job")["status"].get("succeeded") == 1, what="the Job to count it")
+    groups.remove(done)
+    groups.remove(lost)
+
+    def is_replaced() -> bool:
+        return bool(groups.bound_names() - {done, lost})
+
+    # The Job waits for 10 s before it creates a pod again.
+    groups.wait(is_replaced, deadline=60, what="the replacement to be bound")
+    groups.arena.delete("jobs", "job")
+
+
+@pytest.mark.parametrize(("replicas", "minimum"), [(2, 2), (1, 2)], ids=["scaled down", "typo"])
+def test_a_deployment_whose_minimum_is_lowered_while_it_waits(groups: World, replicas: int, minimum: int) -> None:
+    with_cards(groups, 1)
+
+    def deploy(replicas: int, minimum: int) -> None:
+        spec = {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": "g"}},
+            "template": template(groups, minimum),
+        }
+        manifest = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+        groups.arena.apply(manifest)
+
+    deploy(replicas, minimum)
+    groups.wait(lambda: len(pods_of_gang(groups)) == replicas, what="the pods to be created")
+    for pod in pods_of_gang(groups):
+        groups.waits(pod["metadata"]["name"])
+
+    deploy(1, 1)
+
+    groups.wait(groups.bound_names, deadline=words.PROMPT, what="the new pod to be bound")
+    [bound] = groups.bound_names()
+    annotations = groups.arena.get("pods", bound)["metadata"]["annotations"]
+    assert annotations["berth.dev/pod-group-min-member"] == "1"
+    groups.arena.delete("deployments", "web")
+    groups.wait(lambda: not pods_of_gang(groups), what="the pods to go")

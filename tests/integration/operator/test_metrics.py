@@ -28,6 +28,7 @@ RULES = COMPONENTS / "monitoring" / "rules.yaml"
 NAME = re.compile(r"\b(?:berth|scheduler|rest_client)_[a-z_]+\b")
 KUBE_NAMES = re.compile(r"(?:scheduler|rest_client)_")
 NOT_HERE = {
+    "berth_refused_writes",
     "berth_plugin_failures_total",
     "berth_gpu_xid_errors_total",
     "berth_gpu_pod_info",
@@ -246,6 +247,16 @@ ALERTS: list[tuple[str, dict[str, str], dict[str, str]]] = [
             'berth_leading{job="b",instance="waits"}': "0x20",
         },
     ),
+    (
+        "BerthWritesRefused",
+        {'berth_refused_writes{verb="patch",resource="nodes",code="403",refuser="webhook/x",scope="cluster"}': "1x20"},
+        {'berth_refused_writes{verb="patch",resource="pods/status",code="403",refuser="",scope="namespaced"}': "3x20"},
+    ),
+    (
+        "BerthWritesRefused",
+        {'berth_refused_writes{verb="patch",resource="pods/status",code="403",refuser="",scope="namespaced"}': "4x20"},
+        {'berth_refused_writes{verb="patch",resource="devices.berth.dev",code="403",scope="own"}': "1x8 _x12"},
+    ),
     ("BerthConfigurationInvalid", {"berth_configuration_valid": "0x20"}, {"berth_configuration_valid": "0x3 1x17"}),
     (
         "BerthPluginFails",
@@ -258,6 +269,12 @@ ALERTS: list[tuple[str, dict[str, str], dict[str, str]]] = [
         {'berth_reports_lost_total{what="event"}': "3x20"},
     ),
     ("BerthPodsDrift", {"berth_drifted_pods": "2x20"}, {"berth_drifted_pods": "0x8 1x5 0x7"}),
+    ("BerthCardsDoubled", {"berth_doubled_cards": "1x20"}, {"berth_doubled_cards": "0x20"}),
+    (
+        "BerthApiServersDisagree",
+        {"berth_earlier_states_total": "0x5 2x15"},
+        {"berth_earlier_states_total": "0x5 1x15", "berth_decisions_paused": "0x20"},  # one restore
+    ),
     (
         "BerthPodsBlocked",
         {'berth_pending_pods_oldest_timestamp_seconds{namespace="a",reason="taints"}': "-4000x20"},

@@ -54,10 +54,15 @@ def test_a_resource_of_a_device_class_needs_pools_of_berth(shared: World) -> Non
         "claims.drivers or claims.pools of its configuration)"
     )
     claimed = f"0/1 nodes are available: 1 {source}."
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
     [node] = shared.nodes()
     shared.pod("p", {resource: "1"})
     assert shared.waits("p") == f"0/1 nodes are available: 1 Insufficient {resource}."
     shared.api.post(classes, {"metadata": {"name": name}, "spec": {"extendedResourceName": resource}})
+    # Without a device, the class alone provides nothing there.
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": name, "nodeName": node, "pool": pool, "devices": [{"name": "card-0"}]}
+    shared.api.post(slices, {"metadata": {"name": name}, "spec": spec})
     try:
         shared.waits("p", re.escape(claimed))
         # The node's own device plugin takes precedence.
@@ -65,4 +70,5 @@ def test_a_resource_of_a_device_class_needs_pools_of_berth(shared: World) -> Non
         shared.arena.merge("nodes", node, {"status": both}, subresource="status")
         shared.bound("p")
     finally:
+        shared.api.delete(f"{slices}/{name}")
         shared.api.delete(f"{classes}/{name}")

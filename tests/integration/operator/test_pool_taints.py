@@ -1,5 +1,6 @@
 """kube-scheduler is kept off Berth's pools of ResourceSlices if the API server serves DeviceTaintRules."""
 
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
@@ -27,6 +28,9 @@ COMPONENT: Final = Path(__file__).parents[3] / "manifests/components/claims"
 LABEL: Final = "berth.dev/own-pool"
 NAME: Final = "berth-0123456789abcdef"
 POLICY: Final = "berth-claims-taints"
+ADDED: Final = "example.com/added"
+PROTECTED: Final = "berth.dev/epoch"
+"""A key that is listed as added by other admission, and is not accepted."""
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +103,9 @@ def test_a_stolen_token_of_the_operator_reaches_no_rules_but_its_own(serving: Cl
     api, account = serving.api, "/api/v1/namespaces/berth-system/serviceaccounts"
     for file in ("rbac.yaml", "taints.yaml"):
         for document in yaml.safe_load_all((COMPONENT / file).read_text()):
+            for variable in document.get("spec", {}).get("variables", ()):
+                if variable["name"] == "added":
+                    variable["expression"] = json.dumps({"devicetaintrules": [ADDED, PROTECTED]})
             api.apply(document)
     api.post(account, {"metadata": {"name": "berth-operator"}})
     token = api.post(f"{account}/berth-operator/token", {"spec": {"expirationSeconds": 3600}})["status"]["token"]
@@ -128,6 +135,8 @@ def test_a_stolen_token_of_the_operator_reaches_no_rules_but_its_own(serving: Cl
         "stay when Berth is uninstalled": rule(ownerReferences=[]),
         "be kept from deletion": rule(finalizers=["example.com/stuck"]),
         "annotate": rule(annotations={"a": "b"}),
+        "annotate as only Berth may": rule(annotations={PROTECTED: "b"}),
+        "label as only Berth may": rule(labels={LABEL: "a", PROTECTED: "b"}),
     }
     assert [what for what, body in attempts.items() if POLICY not in refusal("POST", body=body)] == []
     assert "may delete only its own DeviceTaintRules" in refusal("DELETE", others)
@@ -135,6 +144,7 @@ def test_a_stolen_token_of_the_operator_reaches_no_rules_but_its_own(serving: Cl
     for method, path, body in (
         ("POST", RULES, rule()),
         ("POST", RULES, rule(selector={"driver": "d"})),
+        ("POST", RULES, rule(labels={LABEL: "a", ADDED: "b"}, annotations={ADDED: "b"})),
         ("DELETE", own, None),
     ):
         stolen.request(method, path, body=body, query={"dryRun": "All"})

@@ -1,6 +1,8 @@
 """State in annotations survives any end of the operator: nothing is allocated twice, and nothing leaks."""
 
+import functools
 import json
+import re
 from datetime import datetime, timedelta
 
 from tests.integration.operator import world as words
@@ -151,3 +153,22 @@ def test_pod_that_lost_its_allocation_while_running_blocks_its_node(shared: Worl
     shared.wait_condition(node, "Accounted", "False")
     shared.pod("p", HALF)
     shared.waits("p", "allocation is unknown")
+
+
+def test_two_holders_of_one_card_are_reported_whatever_made_them(shared: World) -> None:
+    [node] = shared.nodes(gpus=2)
+    shared.pod("first", {K + "gpu": "100"})
+    held = shared.bound("first")["metadata"]["annotations"]
+    copied = {name: text for name, text in held.items() if name in (words.ALLOCATED, words.EPOCH, words.VISIBLE)}
+    shared.pod("second", {K + "gpu": "100"}, nodeName=node, annotations=copied)
+
+    message = shared.wait_condition(node, "HeldOnce", "False")
+
+    namespace = shared.arena.namespace
+    assert re.fullmatch(rf"gpu \d: {namespace}/first, {namespace}/second", message)
+    for name in ("first", "second"):
+        shared.wait(functools.partial(shared.events, name, "CardHeldTwice"), what=f"the Event on {name}")
+    shared.remove("second")
+    shared.wait(
+        lambda: not words.condition(shared.shown(node), "HeldOnce"), what="the condition to go with the second holder"
+    )

@@ -59,7 +59,7 @@ class World:
         """Start an operator and `wait` until it leads."""
         return self.processes.operator(**flags)
 
-    def agent(self, **flags: object) -> Process:
+    def agent(self, **flags: Any) -> Process:
         """Start an agent for the fleet file."""
         return self.processes.agent(self.fleet_file, **flags)
 
@@ -99,6 +99,8 @@ class World:
 
     def _write_fleet(self) -> None:
         with self._fleet_lock:
+            if self.fleet:
+                self.processes.agents.place(self.fleet)
             groups = [{"names": name, **group} for name, group in dict(self.fleet).items()]
             draft = self.fleet_file.with_suffix(f".{next(self._versions)}")
             draft.write_text(yaml.safe_dump({"nodes": groups}))
@@ -246,6 +248,14 @@ class World:
             scheduler=self.arena.scheduler_name,
         )
         assert not findings, "\n".join(map(str, findings))
+
+    def write_until(self, revision: int) -> None:
+        """Write until versions exceed this one, as a busy cluster does within seconds after etcd was restored."""
+        self.arena.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: counter}}")
+        for number in range(10_000):
+            written = self.arena.merge("configmaps", "counter", {"data": {"number": str(number)}})
+            if int(written["metadata"]["resourceVersion"]) > revision:
+                return
 
     def cordon(self, node: str, *, on: bool) -> None:
         """Cordon a node and wait until the operator knows, or uncordon it and wait until its taint is gone too."""

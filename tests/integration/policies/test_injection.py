@@ -1,5 +1,6 @@
 """The policy that injects the variable into pods on the real API server gives the same result as the Python code."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from berth_api.admission import injection, nics
+from berth_api.admission import injection, nics, tolerating
 from berth_operator.apis.webhook.mutations import patch
 from devcluster import Arena
 from devcluster.control_plane.api import Manifest
@@ -17,6 +18,7 @@ VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 VOID = {"name": VARIABLE, "value": "void"}
 PLAIN = {"name": "PLAIN", "value": "1"}
 LITERAL = {"name": VARIABLE, "value": "all"}
+TOLERATED = ["nvidia.com/gpu", "example.com/pool"]
 MAKES = {"name": "MAKES", "value": f"$({VARIABLE})"}
 
 
@@ -25,7 +27,8 @@ def _in_force(arena: Arena, enforce: Callable[..., None]) -> None:
     arena.create([arena.pod("early", containers=[container("main", HALF)])])
     debugged(arena, "early", debugger("d0", "main", LITERAL))
     probe = pod(arena, container("main", HALF))
-    enforce("injection.yaml", lambda: envs(arena.admitted(probe)) == {"main": [seen("main")]}, nics="true")
+    variables = {"nics": "true", "tolerated": json.dumps(TOLERATED)}
+    enforce("injection.yaml", lambda: envs(arena.admitted(probe)) == {"main": [seen("main")]}, **variables)
 
 
 def container(name: str, requests: dict[str, str] | None = None, *env: Manifest, **fields: Any) -> Manifest:
@@ -208,6 +211,7 @@ AMOUNTS = st.dictionaries(
         [
             *sorted(injection.RESOURCES),
             *[RDMA, "koordinator.sh/rdma"] * 3,
+            *("amd.com/gpu", "dcu.com/gpu", "huawei.com/npu-core", "example.com/other"),
             "cpu",
             NVIDIA,
             "nvidia.com/nic",
@@ -222,6 +226,16 @@ LABELS: st.SearchStrategy[dict[str, str]] = st.sampled_from(
 )
 
 
+TOLERATIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "key": st.sampled_from(["nvidia.com/gpu", "example.com/other"]),
+        "operator": st.sampled_from(["Exists", "Equal"]),
+        "effect": st.sampled_from(["NoSchedule", "NoExecute"]),
+    },
+).filter(lambda drawn: "key" in drawn or drawn.get("operator") == "Exists")
+
+
 @st.composite
 def pods(draw: st.DrawFn) -> Manifest:
     count, initial = draw(st.integers(1, 4)), draw(st.integers(0, 2))
@@ -231,16 +245,19 @@ def pods(draw: st.DrawFn) -> Manifest:
         if number < initial and draw(st.booleans()):
             spec["restartPolicy"] = "Always"
         containers.append(spec)
-    return {"labels": draw(LABELS), "initContainers": containers[:initial], "containers": containers[initial:]}
+    lists = {"initContainers": containers[:initial], "containers": containers[initial:]}
+    return {"labels": draw(LABELS), **lists, "tolerations": draw(st.lists(TOLERATIONS, max_size=2))}
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=pods())
 def test_python_says_the_same(arena: Arena, drawn: Manifest) -> None:
-    labels, spec = drawn["labels"], {kind: drawn[kind] for kind in ("initContainers", "containers")}
+    labels, spec = drawn["labels"], {kind: each for kind, each in drawn.items() if kind != "labels"}
     as_sent = arena.admitted(arena.pod(labels=labels, schedulerName="volcano", **spec))
     by_policy = arena.admitted(arena.pod(labels=labels, **spec))
     assert envs(injection.injected(as_sent)) == envs(by_policy)
     assert amounts(nics.with_device_files(as_sent)) == amounts(by_policy)
+    expected = tolerating.tolerating(as_sent, TOLERATED)["spec"]["tolerations"]
+    assert by_policy["spec"]["tolerations"] == expected
     assert patch(by_policy, nics.with_device_files(injection.injected(by_policy))) == []
     assert injection.lacking(by_policy["spec"], labels) == ()

@@ -199,7 +199,7 @@ def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
     "components",
     [
         ("webhook",),
-        ("validation",),
+        ("validation", "validation-bindings"),
         ("isolation", "runtime-class", "debug-api", "monitoring"),
         ("webhook", "no-routing"),
         ("isolation", "runtime-class", "extender"),
@@ -247,7 +247,7 @@ def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> No
     assert opt_out in routing["namespaceSelector"]["matchExpressions"]
     for hook, (label, name) in zip(opt_in, OPT_IN.items(), strict=True):
         # It knows the names itself.
-        assert hook["matchConditions"] == base[f"MutatingAdmissionPolicy/{name}"]["spec"]["matchConditions"][:1]
+        assert hook["matchConditions"] == base[f"MutatingAdmissionPolicy/{name}"]["spec"]["matchConditions"][:2]
         assert hook["clientConfig"]["service"]["path"] == f"/route-{label}"
         binding = base[f"MutatingAdmissionPolicyBinding/{name}"]["spec"]
         [selected] = binding["matchResources"]["namespaceSelector"]["matchExpressions"]

@@ -49,16 +49,32 @@ def patch(pod: Manifest) -> list[dict[str, Any]]:
 
 
 Patch = Callable[[Manifest], list[dict[str, Any]]]
+Respond = Callable[[Manifest], Manifest]
+"""Returns the response to a request, without its UID."""
 
 
-def answers(patch: Patch) -> type[http.server.BaseHTTPRequestHandler]:
-    """Return what answers AdmissionReviews with a patch."""
+def patching(patch: Patch) -> Respond:
+    """Return what allows a request with a patch."""
+
+    def respond(request: Manifest) -> Manifest:
+        encoded = base64.b64encode(json.dumps(patch(request["object"])).encode()).decode()
+        return {"allowed": True, "patchType": "JSONPatch", "patch": encoded}
+
+    return respond
+
+
+def denying(code: int, message: str) -> Respond:
+    """Return what refuses each request with a status."""
+    return lambda _request: {"allowed": False, "status": {"code": code, "message": message}}
+
+
+def answers(respond: Respond) -> type[http.server.BaseHTTPRequestHandler]:
+    """Return what answers AdmissionReviews."""
 
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
-            encoded = base64.b64encode(json.dumps(patch(request["object"])).encode()).decode()
-            response = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": encoded}
+            response = {"uid": request["uid"], **respond(request)}
             body = json.dumps(
                 {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
             ).encode()
@@ -75,13 +91,20 @@ def answers(patch: Patch) -> type[http.server.BaseHTTPRequestHandler]:
 
 @contextmanager
 def their_webhook(
-    arena: Arena, folder: Path, *, first: bool, patch: Patch = patch, reinvocation: str = "Never"
+    arena: Arena,
+    folder: Path,
+    *,
+    first: bool,
+    patch: Patch = patch,
+    respond: Respond | None = None,
+    resource: str = "pods",
+    reinvocation: str = "Never",
 ) -> Iterator[None]:
     """Serve it; the API server calls webhooks in the order of their configurations' names."""
     pair = certificates.issue("127.0.0.1", datetime.now(UTC), timedelta(days=1))
     (folder / "tls.crt").write_bytes(pair.certificate)
     (folder / "tls.key").write_bytes(pair.key)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), answers(patch))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), answers(respond or patching(patch)))
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(folder / "tls.crt", folder / "tls.key")
     server.socket = tls.wrap_socket(server.socket, server_side=True)
@@ -96,7 +119,7 @@ def their_webhook(
             "url": f"https://127.0.0.1:{server.server_port}/",
             "caBundle": base64.b64encode(pair.certificate).decode(),
         },
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]}],
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": arena.namespace}},
     }
     arena.cluster.api.post(CONFIGURATIONS, {"metadata": {"name": name}, "webhooks": [hook]})

@@ -17,6 +17,7 @@ HALF = {GPU: "50"}
 NUMBER = "genius/gpu-number"
 DEFAULT = "default-scheduler"
 AMD = "amd.com/gpu"
+CLAIMS = [{"name": "nic", "resourceClaimTemplateName": "nic"}]
 OPT_OUT = "berth.dev/routing"
 
 
@@ -212,16 +213,25 @@ OFFERED = sorted({*injection.RESOURCES, NVIDIA, "nvidia.com/gpu.shared", "nvidia
 @given(
     amounts=st.dictionaries(st.sampled_from(OFFERED), st.sampled_from(["0", "1"]), max_size=2),
     scheduler=st.sampled_from([DEFAULT, DEFAULT, "other"]),
+    claims=st.sampled_from([[], CLAIMS]),
 )
 @pytest.mark.usefixtures("by_devices")
 def test_a_namespace_routes_by_the_names_of_device_plugins(
-    arena: Arena, amounts: dict[str, str], scheduler: str
+    arena: Arena, amounts: dict[str, str], scheduler: str, claims: list[dict[str, str]]
 ) -> None:
-    sent = forgetful(arena, amounts)
+    sent = forgetful(arena, amounts, resourceClaims=claims)
     sent["spec"]["schedulerName"] = scheduler
     made = arena.admitted(sent)
     bare = {**made, "spec": {**made["spec"], "schedulerName": scheduler}}
     expected = routing.routed(routing.routed_by_devices(bare, arena.scheduler_name), arena.scheduler_name)
     assert made["spec"]["schedulerName"] == expected["spec"]["schedulerName"]
-    if scheduler == DEFAULT and amounts.get(NVIDIA) == "1":
+    if scheduler == DEFAULT and amounts.get(NVIDIA) == "1" and not claims:
         assert made["spec"]["schedulerName"] == arena.scheduler_name
+
+
+@pytest.mark.usefixtures("by_devices")
+def test_a_pod_with_claims_stays_with_kube_scheduler(arena: Arena) -> None:
+    with_claims = forgetful(arena, {NVIDIA: "2"}, resourceClaims=CLAIMS)
+    assert arena.admitted(with_claims)["spec"]["schedulerName"] == DEFAULT
+    # No other scheduler would allocate these devices.
+    assert is_routed(arena, forgetful(arena, HALF, resourceClaims=CLAIMS))

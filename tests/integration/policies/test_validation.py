@@ -604,6 +604,26 @@ def test_a_gang_is_warned_about_unless_the_pod_may_become_berths(arena: Arena) -
         arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {"berth.dev/routing": None}}})
 
 
+def test_a_pod_that_only_its_claims_keep_from_berth_is_warned_about(arena: Arena) -> None:
+    fields: Manifest = {
+        "resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "nic"}],
+        "schedulerName": "default-scheduler",
+    }
+    deployment = template(arena, WEBHOOK, {NVIDIA: "2"}, **fields)
+    assert warned(arena, deployment) == []
+    arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {"berth.dev/routing": "devices"}}})
+    try:
+        [warning] = waiting.until(lambda: warned(arena, deployment), what="the label to be seen")
+        assert (
+            "the label berth.dev/routing routes no pod with spec.resourceClaims, so it stays with kube-sch" in warning
+        )
+        assert f"write spec.schedulerName: {names.SCHEDULER} or {arena.scheduler_name}" in warning
+        assert warned(arena, template(arena, WEBHOOK, {"cpu": "1"}, **fields)) == []
+        assert warned(arena, template(arena, WEBHOOK, {NVIDIA: "2"}, schedulerName="default-scheduler")) == []
+    finally:
+        arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {"berth.dev/routing": None}}})
+
+
 def test_where_pods_are_not_routed_a_template_that_names_no_scheduler_is_warned_about(arena: Arena) -> None:
     manifest = template(arena, POLICY, {GPU: "50"}, schedulerName="default-scheduler")
     [text] = warned(arena, manifest)

@@ -133,14 +133,18 @@ def test_it_injects_into_ephemeral_containers(hook: Hook) -> None:
     assert container["env"] == main["env"]
 
 
-def test_it_sets_a_runtime_where_configured(hook: Hook) -> None:
+def test_it_sets_a_runtime_and_tolerations_where_configured(hook: Hook) -> None:
     runtime = hook.arena.id
     hook.api.post(RUNTIMES, {"metadata": {"name": runtime}, "handler": "nvidia"})
-    hook.start(runtime_class=runtime)
+    hook.start(runtime_class=runtime, tolerations="nvidia.com/gpu,amd.com/gpu")
     hook.until_injecting()
     spec = hook.admitted(limits=HALF)["spec"]
     hook.api.delete(f"{RUNTIMES}/{runtime}")
     assert spec["runtimeClassName"] == runtime
+    added = [each for each in spec["tolerations"] if each.get("effect") == "NoSchedule"]
+    assert added == [
+        {"key": f"{vendor}.com/gpu", "operator": "Exists", "effect": "NoSchedule"} for vendor in ("nvidia", "amd")
+    ]
 
 
 def test_it_limits_shares_in_a_restricted_namespace_by_the_pod_or_the_label(hook: Hook) -> None:

@@ -98,10 +98,12 @@ WAITING = {
     "nvidia/mig": "have no nvidia.com/mig-1g.10gb",
     "nvidia/time-slice": "have no nvidia.com/gpu.shared",
     "nvidia/two-profiles": "have no nvidia.com/mig-1g.10gb",
-    "others/amd": "have no amd devices",
+    "others/amd": "have no GPUs of AMD",
     "volcano/group": "PodGroup .*/train does not exist",
     "volcano/tasks": "PodGroup .*/train does not exist",
     "volcano/mode-hami-core": "container main is not limited to its share",
+    "yunikorn/gang": "1 of 2|of at least 2|2 members|minimum",
+    "yunikorn/two-task-groups": "1 of 3|of at least 3|3 members|minimum",
     "volcano/use-uuid": "match the pod's device selector berth.dev/uuid=GPU-1afede84-4e70-2174-49af-f07ebb94d1ae",
 }
 """Manifests that ask for what these nodes do not have -> why they wait."""
@@ -139,7 +141,10 @@ def assert_gets(pod: Manifest, answer: dict[str, Any]) -> None:
 # --- what is said at apply --------------------------------------------------------------------------------------
 
 LATER = "; its condition PodScheduled or the Event WordsRead says as what"
-TOO_MUCH = {"hami/unequal-cards", "hami/unequal-containers"}
+TOO_MUCH = {
+    *("hami/unequal-cards", "hami/unequal-containers"),
+    *(name for file in manifests.files() if (name := manifests.name(file)).startswith("yunikorn/")),
+}
 """What the policy leaves to the operator."""
 USED = [file for file in manifests.files() if words.is_used(*manifests.parts(file))]
 

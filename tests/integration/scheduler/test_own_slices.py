@@ -4,6 +4,7 @@ Several nodes get claims one after another, so later ones find MIG instances and
 `make test-versions` does the same with kube-scheduler 1.37.
 """
 
+import functools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ RESOURCES: Final = "/apis/resource.k8s.io/v1"
 CLAIMS: Final = f"{RESOURCES}/namespaces/default/resourceclaims"
 PODS: Final = "/api/v1/namespaces/default/pods"
 SENTINEL: Final = "sentinel"
+KINDS: Final = {"gpu": own.GPU, "mig": own.MIG, "rdma": f"rdma.{DRA_DRIVER}"}
+"""Type of a device -> the class that selects it."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,7 @@ def test_kube_scheduler_gives_the_devices_that_are_predicted(own_cluster: Cluste
             assert "error" not in outcome
             node.held += own.taken(outcome, number)
             predicted[f"{node.name}-{number}"] = _devices(outcome["results"]) if outcome["results"] else None
-            _create(own_cluster, f"{node.name}-{number}", node.name, claims[0])
+            _create(own_cluster, f"{node.name}-{number}", [node.name], claims[0])
         given = {name: _given(own_cluster, name) for name in predicted}
         assert given == predicted
         for name in (name for name, devices in predicted.items() if devices is None):
@@ -69,6 +72,25 @@ def test_kube_scheduler_gives_the_devices_that_are_predicted(own_cluster: Cluste
             own_cluster.api.delete(f"{CLAIMS}/{name}")
         found += sum(devices is not None for devices in predicted.values())
     assert NODES * ROUNDS / 3 < found < NODES * ROUNDS
+
+
+def test_a_device_without_a_type_stops_no_pod(own_cluster: Cluster) -> None:
+    """Test each class: a node that lists such a device is a candidate for the pod, too."""
+    on_node = {
+        "typed": [listed(kind, {"type": kind}) for kind in KINDS],
+        "untyped": [listed("card", {"model": "H100"})],
+    }
+    for name, devices in on_node.items():
+        own_cluster.api.post("/api/v1/nodes", node_of(name))
+        own_cluster.api.post(f"{RESOURCES}/resourceslices", resource_slice(*devices, node=name, driver=DRA_DRIVER))
+    _wait_until_slices_are_seen(own_cluster, "later")
+    for kind, name in KINDS.items():
+        request = {"name": "one", "exactly": {"deviceClassName": name}}
+        _create(own_cluster, f"of-{kind}", list(on_node), {"spec": {"devices": {"requests": [request]}}})
+    for kind, name in KINDS.items():
+        what = f"a node for a claim of {name}"
+        waiting.until(functools.partial(_bound, own_cluster, f"of-{kind}"), deadline=DEADLINE, what=what)
+        assert own_cluster.api.get(f"{PODS}/of-{kind}")["spec"]["nodeName"] == "typed"
 
 
 def _node(cluster: Cluster, number: int) -> Node:
@@ -79,25 +101,30 @@ def _node(cluster: Cluster, number: int) -> Node:
     return Node(name=name, draw=draw, slices=slices)
 
 
-def _wait_until_slices_are_seen(cluster: Cluster) -> None:
+def _wait_until_slices_are_seen(cluster: Cluster, last_node: str = SENTINEL) -> None:
     """Wait until kube-scheduler gives a device of a slice that was created after all others."""
-    cluster.api.post("/api/v1/nodes", node_of(SENTINEL))
-    last = resource_slice(listed("gpu-0", {"type": "gpu"}), node=SENTINEL, driver=DRA_DRIVER)
+    cluster.api.post("/api/v1/nodes", node_of(last_node))
+    last = resource_slice(listed("gpu-0", {"type": "gpu"}), node=last_node, driver=DRA_DRIVER)
     cluster.api.post(f"{RESOURCES}/resourceslices", last)
     request = {"name": "gpu", "exactly": {"deviceClassName": own.GPU}}
-    _create(cluster, SENTINEL, SENTINEL, {"spec": {"devices": {"requests": [request]}}})
-    waiting.until(lambda: _bound(cluster, SENTINEL), deadline=DEADLINE, what="the slices to be seen")
+    _create(cluster, last_node, [last_node], {"spec": {"devices": {"requests": [request]}}})
+    waiting.until(lambda: _bound(cluster, last_node), deadline=DEADLINE, what="the slices to be seen")
 
 
-def _create(cluster: Cluster, name: str, node: str, claim: Raw) -> None:
-    """Create a claim, and a pod with it that fits only one node."""
+def _create(cluster: Cluster, name: str, nodes: Sequence[str], claim: Raw) -> None:
+    """Create a claim, and a pod with it that fits only these nodes."""
     cluster.api.post(CLAIMS, {"metadata": {"name": name}, "spec": claim["spec"]})
     spec: Raw = {
-        "nodeSelector": {"kubernetes.io/hostname": node},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _on(nodes)}},
         "resourceClaims": [{"name": "claim", "resourceClaimName": name}],
         "containers": [container("main", resources={"claims": [{"name": "claim"}]})],
     }
     cluster.api.post(PODS, pod_of(name, "default", spec))
+
+
+def _on(nodes: Sequence[str]) -> Raw:
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
+    return {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
 
 
 def _bound(cluster: Cluster, name: str) -> bool:

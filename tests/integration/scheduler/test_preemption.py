@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from berth_api import names
 from berth_operator.core.values.charge import Charge
 from devcluster import Arena, Cluster
 from tests import versions
@@ -21,6 +22,7 @@ from tests.integration.operator.world import World
 Raw = dict[str, Any]
 
 CARD: Final = {"nvidia.com/gpu": "1"}
+CLIQUE: Final = "nvidia.com/gpu.clique"
 SCENARIOS: Final = int(os.environ.get("BERTH_EVICTIONS", "16"))
 CORES: Final = 30
 SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
@@ -112,6 +114,44 @@ def test_a_budget_is_respected_while_another_pod_will_do(scenario: Scenario) -> 
     assert not scenario.gone("protected")
 
 
+@pytest.mark.parametrize("held", [(10, 0), (None, 0)], ids=["both taken", "one free"])
+def test_a_member_of_a_gang_makes_way_for_one_with_fewer_nodes(scenario: Scenario, held: Sequence[int | None]) -> None:
+    first, second = _one_card_each(scenario, [{"only": "yes"}, {}], held)
+    gang = _gang(first)
+    scenario.pod("m0", ABOVE, annotations=gang)
+    scenario.pod("m1", ABOVE, annotations=gang, nodeSelector={"only": "yes"})
+
+    assert scenario.world.bound("m0")["spec"]["nodeName"] == second
+    assert scenario.world.bound("m1")["spec"]["nodeName"] == first
+
+
+@pytest.mark.parametrize("first", [-5, None], ids=["taken", "free"])
+def test_a_gang_leaves_a_clique_that_is_too_small(scenario: Scenario, first: int | None) -> None:
+    _, *of_y = _one_card_each(scenario, [{CLIQUE: clique} for clique in "xyy"], (first, 10, 10))
+    near = {"topologyKey": CLIQUE, "labelSelector": {"matchLabels": {"app": "gang"}}}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    for name in ("m0", "m1"):
+        scenario.pod(name, ABOVE, annotations=_gang(of_y[0]), labels={"app": "gang"}, affinity=affinity)
+
+    nodes = {scenario.world.bound(name)["spec"]["nodeName"] for name in ("m0", "m1")}
+    assert nodes == set(of_y)
+    assert first is None or not scenario.gone("low0")
+
+
+def _gang(node: str) -> dict[str, str]:
+    """Return the annotations of a gang of two with a name of its own: lost places of other tests would count for it."""
+    return {names.POD_GROUP: f"gang-of-{node}", names.POD_GROUP_MIN_MEMBER: "2"}
+
+
+def _one_card_each(scenario: Scenario, labels: Sequence[dict[str, str]], held: Sequence[int | None]) -> list[str]:
+    """Create nodes with a card and these labels, and pods with these priorities on them; return the nodes."""
+    nodes = [scenario.world.nodes(labels=of_node, gpus=1)[0] for of_node in labels]
+    for number, (node, priority) in enumerate(zip(nodes, held, strict=True)):
+        if priority is not None:
+            scenario.place(f"low{number}", priority, nodeSelector={"kubernetes.io/hostname": node})
+    return nodes
+
+
 def test_victims_have_their_grace_period_and_are_chosen_once(scenario: Scenario) -> None:
     world = scenario.world
     [node] = world.arena.nodes(annotations=UNPLAYED)
@@ -146,6 +186,36 @@ def test_victims_have_their_grace_period_and_are_chosen_once(scenario: Scenario)
     assert world.bound("above", deadline=words.PROMPT)["spec"]["nodeName"] == node
     assert scenario.preempted() == ["low"]
     assert {"middle", "late"}.isdisjoint(world.bound_names())
+
+
+@pytest.mark.parametrize("scheduler", [None, "default-scheduler"], ids=["Berth", "kube-scheduler"])
+def test_pods_whose_place_is_given_to_others_evict_again_at_once(scenario: Scenario, scheduler: str | None) -> None:
+    world, low = scenario.world, [f"low-{number}" for number in range(4)]
+    [node] = world.arena.nodes(annotations=UNPLAYED, capacity={"cpu": "4"})
+    world.device(node, [words.gpu(number) for number in range(4)])
+    world.wait_ready(node, "True")
+    requests = {"cpu": "1"} if scheduler else CARD
+    for name in low:
+        scenario.place(name, 0, requests, scheduler_name=scheduler, terminationGracePeriodSeconds=300)
+    for kind, priority in (("middle", 10), ("above", ABOVE)):
+        pair = [f"{kind}-{number}" for number in range(2)]
+        for name in pair:
+            scenario.pod(name, priority, requests, scheduler_name=scheduler)
+        world.wait(lambda: all(_nominated(world.arena, name) for name in pair), what="the nominations")  # noqa: B023 - it is called at once
+    if not scheduler:
+        # kube-scheduler waits until a victim has ended.
+        world.wait(lambda: all(map(scenario.gone, low)), deadline=words.PROMPT, what="the others to be deleted")
+
+    def all_run() -> bool:
+        for each in world.arena.list("pods"):
+            if "deletionTimestamp" in each["metadata"]:
+                world.remove(each["metadata"]["name"])
+        return world.bound_names() >= {f"{kind}-{number}" for kind in ("middle", "above") for number in range(2)}
+
+    world.wait(all_run, deadline=words.PROMPT, what="all to be bound")
+    lease = world.arena.get("leaderleases", world.arena.lease_name)
+    lost = lease.get("status", {}).get("lostPlaces", ())
+    assert not [place for place in lost if "/middle-" in place["preemptor"]]
 
 
 def test_the_place_goes_to_the_preemptor_and_not_to_kube_schedulers_replacements(scenario: Scenario) -> None:

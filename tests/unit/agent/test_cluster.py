@@ -7,8 +7,9 @@ import pytest
 from aiohttp import web
 
 from berth_agent import cluster
+from berth_agent.configuration.settings import Settings
 from berth_client.credentials import Login
-from berth_client.errors import ApiError
+from berth_client.errors import ApiError, Unreachable
 from tests.unit.client.server import Server, started
 
 
@@ -29,6 +30,23 @@ async def test_each_request_reads_the_token_file(server: Server, tmp_path: Path)
         headers = (await client.get("/"))["headers"]
         assert (headers["Authorization"], headers["User-Agent"]) == (f"Bearer {text}", "berth-agent")
     client.close()
+
+
+async def test_each_simulated_node_has_a_token_of_its_own(server: Server, tmp_path: Path) -> None:
+    settings = Settings(inventory="simulated", fleet=tmp_path / "fleet.yaml", fleet_tokens=tmp_path)
+    (tmp_path / "own").write_text("own")
+    own = cluster.client_of(Login(server=server.url, token=tmp_path / "own"), timeout=30, connections=1)
+    client_of = cluster.client_of_node(own, settings)
+    with pytest.raises(Unreachable, match="no token of the simulated node a"):
+        client_of("a")
+
+    for node, text in (("a", "first"), ("b", "other"), ("a", "renewed")):
+        (tmp_path / node).write_text(text)
+        assert (await client_of(node).get("/"))["headers"]["Authorization"] == f"Bearer {text}"
+
+    assert (await own.get("/"))["headers"]["Authorization"] == "Bearer own"
+    assert cluster.client_of_node(own, Settings(node_name="a"))("a") is own
+    own.close()
 
 
 async def test_a_call_is_sent_once(server: Server) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -66,6 +67,33 @@ async def test_the_next_agent_registers_before_the_old_one_is_gone_and_serves_af
     ends[1].set()
     await asyncio.gather(*running, return_exceptions=True)
     assert agents.log[5:] == ["1 is gone"]
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+async def test_locks_that_another_program_removed_are_taken_again(tmp_path: Path, *, is_folder: bool) -> None:
+    """Two agents at a time would overwrite each other's checkpoints."""
+    folder = tmp_path / "state"
+    with Turn(folder) as first, Turn(folder) as second:
+        async with asyncio.TaskGroup() as tasks:
+            await first.come(None, tasks)
+            keeping = tasks.create_task(first.keep())
+            coming = tasks.create_task(second.come(None, tasks))
+            await asyncio.sleep(1)
+            if is_folder:
+                shutil.rmtree(folder)
+            else:
+                for file in folder.iterdir():
+                    file.unlink()
+            await asyncio.sleep(ALONE_SECONDS - 5)
+            assert not coming.done()
+            with Turn(folder) as third:
+                late = tasks.create_task(third.come(None, tasks))
+                await asyncio.sleep(1)
+                assert not late.done()
+                late.cancel()
+            keeping.cancel()
+            first.__exit__(None, None, None)
+            await coming
 
 
 @pytest.mark.parametrize("case", ["killed", "kubelet is away"])

@@ -7,6 +7,7 @@ import pytest
 
 from berth_api import request
 from berth_api.request import Hint, Kind, KindError, Kinds, Part, RequestError
+from berth_api.request.kinds import read_gpu_vendors
 
 NPU, CORE = "example.com/npu", "example.com/npu-core"
 DECLARED: dict[str, Any] = {"name": "npu", "resources": {NPU: 1, CORE: 100}}
@@ -135,3 +136,14 @@ def test_hints_and_joint_allocation_may_name_them() -> None:
         request.of_pod({"nvidia.com/gpu": 1}, annotations, {})
     devices = request.of_pod({"nvidia.com/gpu": 1, NPU: 1}, annotations, {}, kinds())
     assert [part.every for part in devices.parts] == [False, True]
+
+
+@pytest.mark.parametrize("text", ["", "huawei", "AMD", "nvidia,a b"])
+def test_a_wrong_vendor_for_berths_resources_is_refused(text: str) -> None:
+    with pytest.raises(KindError, match="allowed"):
+        read_gpu_vendors(text)
+
+
+def test_vendors_for_berths_resources_are_a_list() -> None:
+    assert read_gpu_vendors("nvidia,amd") == {"nvidia", "amd"}
+    assert read_gpu_vendors("*") == {"*"}

@@ -14,8 +14,10 @@ from berth_api.objects.leader_lease import (
     PromisedNode,
     PromisedPodSet,
     PromisedWorkload,
+    RefusedWrite,
     ReservationBackoff,
     ReservedNode,
+    SucceededMembers,
 )
 
 TIME = 1_767_225_600
@@ -45,15 +47,33 @@ def test_the_largest_record_fits_into_an_object(promises: dict[str, Any]) -> Non
     backoff = ReservationBackoff(namespace=SHORT, owner=UID, count=1000, until=TIME)
     preemptor, takers = "p" * leader_lease.MAX_PREEMPTOR, (SHORT,) * leader_lease.MAX_TAKERS
     lost = LostPlace(preemptor=preemptor, node=NAME, count=1000, until=TIME, last=TIME, takers=takers)
+    refused = RefusedWrite(
+        verb="create",
+        resource="n" * 256,
+        code=403,
+        refuser="n" * 256,
+        object="n" * leader_lease.MAX_REFUSED_OBJECT,
+        namespaces=[SHORT] * leader_lease.MAX_REFUSED_NAMESPACES,
+        since=TIME,
+        last=TIME,
+        message="m" * leader_lease.MAX_REFUSED_MESSAGE,
+    )
+    succeeded = SucceededMembers(
+        gang="g" * leader_lease.MAX_GANG,
+        count=1000,
+        controllers=["c" * leader_lease.MAX_ID] * leader_lease.MAX_CONTROLLERS,
+    )
     record = LeaderLeaseStatus(
         version=leader_lease.VERSION,
         node_reservations=[reserved] * leader_lease.MAX_RESERVED_NODES,
         reservation_backoffs=[backoff] * leader_lease.MAX_BACKOFFS,
         **promises,
         lost_places=[lost] * leader_lease.MAX_LOST_PLACES,
+        succeeded_members=[succeeded] * leader_lease.MAX_SUCCEEDED_GANGS,
+        refused_writes=[refused] * leader_lease.MAX_REFUSED_WRITES,
     )
     document = record.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    assert len(json.dumps(document, separators=(",", ":"))) < 0.9 * 2**20
+    assert len(json.dumps(document, separators=(",", ":"))) < 0.95 * 2**20
     assert LeaderLeaseStatus.model_validate(document) == record
 
 

@@ -249,7 +249,7 @@ def test_the_work_is_bounded(text: str) -> None:
         with contextlib.suppress(quantity.QuantityError):
             read(text)
     # It takes 20 ms. Time that grows with the square of the length would be minutes.
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - began < 20.0
 
 
 def test_long_texts_are_not_cached() -> None:

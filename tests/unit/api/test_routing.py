@@ -8,6 +8,7 @@ from berth_api.admission import routing
 from tests.builders import FPGA, GPU, NVIDIA, RDMA, Raw, container
 
 NUMBER = "genius/gpu-number"
+CLAIMS = [{"name": "nic", "resourceClaimTemplateName": "nic"}]
 
 
 def made(*requests: Raw, labels: Raw | None = None, **spec: Any) -> Raw:
@@ -58,6 +59,10 @@ def test_which_pods_are_routed(pod: Raw, *, expected: bool) -> None:
         pytest.param(made({NVIDIA: "1"}, nodeName="node"), "devices", False, id="names its node"),
         pytest.param(made({NVIDIA: "1"}, schedulerName="volcano"), "devices", False, id="another scheduler is named"),
         pytest.param(made({"nvidia.com/gpumem": "1"}), "words", True, id="a word where words are read"),
+        pytest.param(made({NVIDIA: "2"}, resourceClaims=CLAIMS), "devices", False, id="cards and claims"),
+        pytest.param(made({"nvidia.com/gpumem": "1"}, resourceClaims=CLAIMS), "words", False, id="a word and claims"),
+        pytest.param(made({NVIDIA: "2"}, resourceClaims=[]), "devices", True, id="an empty list of claims"),
+        pytest.param(made({GPU: "50"}, resourceClaims=CLAIMS), "devices", True, id="what only Berth allocates"),
         pytest.param(made({NVIDIA: "1"}), "words", False, id="a card where words are read"),
         pytest.param(made({NVIDIA: "1"}), "own", False, id="a card elsewhere"),
         pytest.param(made({GPU: "50"}), "disabled", False, id="a share where routing is off"),
@@ -66,3 +71,30 @@ def test_which_pods_are_routed(pod: Raw, *, expected: bool) -> None:
 def test_the_namespaces_label_decides(pod: Raw, route: str, *, expected: bool) -> None:
     after = routing.routed_as(pod, "berth", route, {"example.com/npu"})["spec"]["schedulerName"]
     assert after == ("berth" if expected else pod["spec"]["schedulerName"])
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(
+            made({NVIDIA: "2"}, resourceClaims=CLAIMS),
+            ". The label berth.dev/routing routes no pod with spec.resourceClaims; if",
+            id="cards",
+        ),
+        pytest.param(
+            made({"nvidia.com/gpumem": "1"}, resourceClaims=CLAIMS),
+            "berth.dev/routing routes no pod with spec",
+            id="a word",
+        ),
+        pytest.param(made({"nvidia.com/gpumem": "1"}), "or give its namespace the label", id="a word alone"),
+    ],
+)
+def test_a_pod_that_the_label_does_not_route_is_told_why(pod: Raw, expected: str) -> None:
+    message = routing.why_not_ours(pod, ("berth",))
+    assert expected in message
+    assert "write spec.schedulerName: berth" in message
+
+
+def test_a_pod_without_devices_is_told_nothing_about_the_label() -> None:
+    message = routing.why_not_ours(made({"cpu": "1"}, resourceClaims=CLAIMS), ("berth",))
+    assert message == 'Berth does not schedule pods of schedulerName "default-scheduler"'

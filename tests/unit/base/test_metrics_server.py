@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from berth_base import metrics_server as server
-from berth_base.metrics_server import MAX_OF_PEER, MAX_REQUEST
+from berth_base.metrics_server import MAX_CONNECTIONS, MAX_OF_PEER, MAX_REQUEST
 from berth_base.start import StartError
 
 ADDRESS = "127.0.0.1"
@@ -97,6 +97,66 @@ async def test_the_connections_of_one_client_are_bounded_and_those_that_end_make
     async with asyncio.timeout(SOON):
         while not (await ask(port, get())).endswith(TEXT):
             pass
+
+
+async def test_many_addresses_cannot_keep_prometheus_out(port: int) -> None:
+    idle = [
+        await asyncio.open_connection(ADDRESS, port, local_addr=(f"127.0.0.{number}", 0))
+        for number in range(2, 2 + 2 * MAX_CONNECTIONS)
+    ]
+    for _ in range(3):
+        assert (await ask(port, get())).endswith(TEXT)
+    for _, writer in idle:
+        await close(writer)
+
+
+async def test_connections_that_are_being_answered_keep_their_places() -> None:
+    """Test that new connections take the places of those that have sent no request."""
+    begun, may_end = asyncio.Semaphore(0), asyncio.Event()
+
+    async def render_slowly() -> bytes:
+        begun.release()
+        await may_end.wait()
+        return TEXT
+
+    async with server.serving(render_slowly, address=ADDRESS, port=free_port()) as port:
+        answers = [asyncio.create_task(ask(port, get())) for _ in range(MAX_OF_PEER)]
+        async with asyncio.timeout(SOON):
+            for _ in answers:
+                await begun.acquire()
+        idle = [
+            await asyncio.open_connection(ADDRESS, port, local_addr=(f"127.0.0.{number}", 0))
+            for number in range(2, 2 + 2 * MAX_CONNECTIONS)
+        ]
+        may_end.set()
+        assert [answer.endswith(TEXT) for answer in await asyncio.gather(*answers)] == [True] * MAX_OF_PEER
+        for _, writer in idle:
+            await close(writer)
+
+
+async def test_a_connection_that_loses_its_place_ends_the_work_for_its_answer() -> None:
+    working = most = 0
+
+    async def refuse(_: str) -> tuple[int, str] | None:
+        nonlocal working, most
+        working += 1
+        most = max(most, working)
+        try:
+            await asyncio.sleep(SOON)
+        finally:
+            working -= 1
+        return None
+
+    async with server.serving(render, address=ADDRESS, port=free_port(), refuse=refuse) as port:
+        clients = []
+        for number in range(2, 2 + 3 * MAX_CONNECTIONS):
+            _, writer = await asyncio.open_connection(ADDRESS, port, local_addr=(f"127.0.0.{number}", 0))
+            writer.write(get())
+            clients.append(writer)
+        await asyncio.sleep(0.5)
+        assert (working, most <= MAX_CONNECTIONS + 1) == (MAX_CONNECTIONS, True)
+        for writer in clients:
+            await close(writer)
 
 
 async def test_a_client_that_sends_nothing_more_is_hung_up_on() -> None:

@@ -214,6 +214,22 @@ def test_gang_that_is_bound_before_it_is_complete_is_found(past: Past) -> None:
     assert kinds(past) == [FindingKind.GANG_STARTED_EARLY]
 
 
+@pytest.mark.parametrize(("phase", "expected"), [("Succeeded", []), ("Failed", [FindingKind.GANG_STARTED_EARLY])])
+def test_gang_needs_no_other_member_for_one_that_succeeded(past: Past, phase: str, expected: list[FindingKind]) -> None:
+    past.arrives("a", gang="g", size=2)
+    past.arrives("b", gang="g", size=2)
+    past.bound("a", CARD)
+    past.bound("b", OTHER)
+    past.changes("a", status={"phase": phase})
+    past.gone("a")
+    past.gone("b")
+    past.now += 10
+    past.arrives("c", gang="g", size=2)
+    past.bound("c", CARD)
+
+    assert kinds(past, ended=["a", "b"]) == expected
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [(9.0, []), (11.0, [FindingKind.GANG_IN_PART])])
 def test_gang_that_stays_bound_in_part_is_found(past: Past, seconds: float, expected: list[FindingKind]) -> None:
     past.arrives("a", gang="g", size=2)

@@ -126,8 +126,18 @@ def test_deletion_by_berth_without_a_reason_is_found(
 # --- EVICTED_AGAIN ---
 
 
-def evicts(life: Life, pauses: Sequence[float], *, is_bound_after: int = -1) -> list[str]:
-    """Evict the replacement of a victim again after each pause, each time for a new pod of one controller."""
+def evicts(
+    life: Life,
+    pauses: Sequence[float],
+    *,
+    is_bound_after: int = -1,
+    is_displaced_after: int = -1,
+    displacer_stays: bool = True,
+) -> list[str]:
+    """Evict the replacement of a victim again after each pause, each time for a new pod of one controller.
+
+    A pod of a higher priority may take what one eviction freed, and end, or get another node.
+    """
     for number, pause in enumerate(pauses):
         life.passes(pause)
         life.pod(f"v-{number}", 2, priority=-1, scheduler=OTHER)
@@ -137,6 +147,14 @@ def evicts(life: Life, pauses: Sequence[float], *, is_bound_after: int = -1) -> 
         life.evicted(f"v-{number}", by=f"urgent-{number}")
         if number == is_bound_after:
             life.runs(f"urgent-{number}", 0, 1)
+        if number == is_displaced_after:
+            life.pod("above", 2, priority=9)
+            if displacer_stays:
+                life.runs("above", 0, 1)
+            else:
+                life.changes("ns/above", status={"nominatedNodeName": "n"})
+            life.passes(0.1)
+            life.changes("ns/above", status={"phase": "Succeeded"})
         life.gone(f"ns/urgent-{number}")
     return [f"v-{number}" for number in range(len(pauses))]
 
@@ -152,6 +170,18 @@ def test_evictions_for_one_controller_are_bounded(
     life: Life, pauses: list[float], is_bound_after: int, expected: list[FindingKind]
 ) -> None:
     victims = evicts(life, pauses, is_bound_after=is_bound_after)
+
+    assert kinds(life, deleted=victims) == expected
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["bound", "nominated"])
+@pytest.mark.parametrize(
+    ("pauses", "expected"), [([1, 1, 1], []), ([1, 1, 1, 1], [FindingKind.EVICTED_AGAIN])], ids=["once", "not twice"]
+)
+def test_a_pod_of_a_higher_priority_explains_one_set_of_victims(
+    life: Life, pauses: list[float], expected: list[FindingKind], *, stays: bool
+) -> None:
+    victims = evicts(life, pauses, is_displaced_after=1, displacer_stays=stays)
 
     assert kinds(life, deleted=victims) == expected
 
@@ -267,6 +297,7 @@ def test_deletions_of_an_account_are_read_from_the_audit_log(tmp_path: Any) -> N
         entry("berth", 200, by_uid),
         entry("berth", 201, {"kind": "Eviction", "deleteOptions": {"preconditions": {"uid": "evicted"}}}),
         entry("berth", 409, {"preconditions": {"uid": "refused"}}),
+        entry("berth", 200, {"preconditions": {"uid": "asked"}, "dryRun": ["All"]}),
         entry("other", 200, {"preconditions": {"uid": "others"}}),
         entry("berth", 200, {}),
     ]

@@ -11,7 +11,7 @@ from berth_agent.configuration.options import VARIABLES
 from berth_agent.configuration.settings import Settings
 from tests.chart import CHART
 
-KUBERNETES = {"resources", "securityContext", "updateStrategy", "tolerations"}
+KUBERNETES = {"resources", "securityContext", "updateStrategy", "tolerations", "addedKeys"}
 """Values whose parts are those of Kubernetes."""
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())

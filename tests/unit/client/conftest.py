@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.unit.client.server import Authority, Server, Start, started
+from tests.certificates import Authority
+from tests.unit.client.server import Server, Start, started
 
 
 @pytest.fixture
@@ -26,16 +27,14 @@ async def server(start: Start) -> Server:
 
 
 @pytest.fixture
-def authority() -> Authority:
-    return Authority()
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
 
 
 @pytest.fixture
-async def secured(start: Start, authority: Authority, tmp_path: Path) -> Server:
+async def secured(start: Start, authority: Authority) -> Server:
     """Start a server named `kube` that asks for certificates of the authority."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=authority.pem.decode())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.file)
     context.verify_mode = ssl.CERT_REQUIRED
-    certificate, key = authority.issue("kube")
-    (tmp_path / "server.pem").write_bytes(certificate + key)
-    context.load_cert_chain(tmp_path / "server.pem")
+    context.load_cert_chain(authority.issue("kube", names=["kube"]))
     return await start(context)

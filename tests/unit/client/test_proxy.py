@@ -13,7 +13,8 @@ from berth_client.client import ApiClient
 from berth_client.credentials import CredentialsError, Login
 from berth_client.errors import Unreachable
 from berth_client.tokens import TokenSource
-from tests.unit.client.server import Authority, Server
+from tests.certificates import Authority
+from tests.unit.client.server import Server
 
 
 @dataclass
@@ -66,13 +67,13 @@ async def client_of(login: Login) -> AsyncIterator[ApiClient]:
 
 @pytest.fixture
 def login(secured: Server, authority: Authority, tunnels: Tunnels) -> Login:
-    certificate, key = authority.issue("agent")
+    certificate = authority.issue("agent")
     return Login(
         server=secured.url,
         server_name="kube",
-        authority=authority.pem,
+        authority=authority.file,
         certificate=certificate,
-        key=key,
+        key=certificate,
         proxy=tunnels.url.replace("//", "//user:p%40ss@"),
     )
 

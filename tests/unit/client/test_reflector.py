@@ -3,15 +3,15 @@
 import asyncio
 import contextlib
 import tracemalloc
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
 import pytest
 from structlog.testing import capture_logs
 
 from berth_client import lists, reflector
-from berth_client.errors import ApiError, Unreachable
+from berth_client.errors import ApiError, PageTooLarge, Unreachable
 from berth_client.objects import without_managed_fields
-from tests.unit.client.watches import Recorder, ScriptedApi, Step, error_line, item, line, page
+from tests.unit.client.watches import Recorder, ScriptedApi, Step, end_line, error_line, item, line, page
 
 pytestmark = pytest.mark.looptime
 
@@ -188,6 +188,14 @@ async def test_a_page_that_was_asked_for_in_vain_is_let_go() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+async def test_a_list_that_expires_begins_again_with_as_many_objects_as_could_be_read() -> None:
+    too_large = PageTooLarge("too large")
+    api = ScriptedApi(lists=[too_large, page("a", version=7, more="t"), EXPIRED, page("b", version=9)])
+    async with reflecting(api, Recorder()) as made:
+        await made.synced.wait()
+    assert [params["limit"] for params in api.list_params] == ["250", "125", "125", "125"]
+
+
 def broken() -> None:
     raise ZeroDivisionError
 
@@ -256,7 +264,12 @@ async def test_a_watch_that_waits_keeps_no_line() -> None:
     """A pod may have a megabyte, and there are many watches."""
 
     class Large(ScriptedApi):
-        async def stream(self, *_: object, **__: object) -> AsyncGenerator[bytes, None]:
+        async def stream(
+            self, path: str, params: Mapping[str, str], *, idle_timeout: float
+        ) -> AsyncGenerator[bytes, None]:
+            if "sendInitialEvents" in params:
+                async for first in super().stream(path, params, idle_timeout=idle_timeout):
+                    yield first
             yield line("ADDED", "x" * LARGE, 2)
             await asyncio.sleep(float("inf"))
 
@@ -302,9 +315,192 @@ async def test_of_an_optional_kind_that_is_unknown_there_are_none_until_it_is_kn
     await asyncio.gather(task, return_exceptions=True)
 
 
+FORBIDDEN = ApiError(403, "Forbidden", "cannot list resource")
+
+
+async def test_of_a_kind_that_may_be_forbidden_there_are_none_until_it_is_allowed() -> None:
+    api = ScriptedApi(lists=[FORBIDDEN, FORBIDDEN, page("a", version=3)], streams=[[FORBIDDEN]])
+    source = reflector.Source(path="/api/v1/resourcequotas", may_be_forbidden=True)
+    sink = Recorder()
+    made = reflector.Reflector(api=api, source=source, sink=sink, clock=asyncio.get_running_loop().time)
+    task = asyncio.create_task(made.run())
+    await made.synced.wait()
+    assert not made.is_served
+    await asyncio.sleep(31)
+    assert made.is_served
+    assert sink.calls == ["end", "end", "put a", "end"]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_any_other_kind_must_be_allowed() -> None:
+    api = ScriptedApi(lists=[FORBIDDEN, page("a", version=3)])
+    sink = Recorder()
+    async with reflecting(api, sink) as made:
+        await made.synced.wait()
+    assert sink.calls == ["put a", "end"]
+
+
 async def test_any_other_kind_must_be_known() -> None:
     api = ScriptedApi(lists=[UNKNOWN, page("a", version=3)])
     sink = Recorder()
     async with reflecting(api, sink) as made:
         await made.synced.wait()
     assert sink.calls == ["put a", "end"]
+
+
+# --- lists that are streamed --------------------------------------------------------------------------------------
+
+
+async def test_a_list_is_streamed_by_the_watch_that_follows() -> None:
+    first: list[Step] = [line("ADDED", "a", 5), line("ADDED", "b", 3), end_line(7), line("MODIFIED", "a", 8), 80.0]
+    api = ScriptedApi(streams=[first])
+    sink = Recorder()
+    async with reflecting(api, sink, fieldSelector="x=y") as made:
+        await made.synced.wait()
+        assert (made.listed, sink.calls[:3]) == (2, ["put a", "put b", "end"])
+        await asyncio.sleep(85)
+    assert sink.calls == ["put a", "put b", "end", "MODIFIED a"]
+    [params] = api.stream_params
+    assert 300 <= int(params.pop("timeoutSeconds")) <= 600
+    assert params == {
+        "fieldSelector": "x=y",
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "sendInitialEvents": "true",
+        "resourceVersionMatch": "NotOlderThan",  # no resourceVersion: at quorum
+    }
+    assert [params["resourceVersion"] for params in api.watch_params] == ["8"]
+    assert api.list_params == []
+
+
+async def test_nothing_is_synced_before_the_end_of_a_streamed_list() -> None:
+    api = ScriptedApi(streams=[[line("ADDED", "a", 5), 60.0, end_line(7), 1000.0]])
+    sink = Recorder()
+    async with reflecting(api, sink) as made:
+        await asyncio.sleep(59)
+        assert (made.is_synced, sink.calls) == (False, ["put a"])
+        await asyncio.sleep(2)
+        assert (made.is_synced, sink.calls, sink.requested) == (True, ["put a", "end"], [0])
+
+
+async def test_a_server_that_streams_no_lists_is_asked_once() -> None:
+    api = ScriptedApi(lists=[page("a", version=7), page("b", version=20)], watches=[[error_line(410)]])
+    sink = Recorder()
+    async with reflecting(api, sink) as made:
+        await made.synced.wait()
+        assert asyncio.get_running_loop().time() == 0
+        await asyncio.sleep(2)
+    assert sink.calls == ["put a", "end", "put b", "end"]
+    assert len(api.stream_params) == 1
+
+
+async def test_a_role_that_may_only_list_gets_a_list_in_pages() -> None:
+    forbidden = ApiError(403, "Forbidden", "may not watch")
+    api = ScriptedApi(lists=[page("a", version=7)], streams=[[forbidden]])
+    async with reflecting(api, Recorder()) as made:
+        await made.synced.wait()
+        assert asyncio.get_running_loop().time() == 0
+
+
+async def test_an_expired_version_is_followed_by_a_streamed_list() -> None:
+    streams: list[list[Step]] = [
+        [line("ADDED", "a", 5), end_line(7), error_line(410)],
+        [line("ADDED", "b", 9), end_line(20), 1000.0],
+    ]
+    sink = Recorder()
+    async with reflecting(ScriptedApi(streams=streams), sink):
+        await asyncio.sleep(2)
+    assert sink.calls == ["put a", "end", "put b", "end"]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([line("ADDED", "a", 5), AWAY], id="unreachable"),
+        pytest.param([line("ADDED", "a", 5), 0.0], id="ended"),
+        pytest.param([line("ADDED", "a", 5), 1000.0], id="silent"),
+        pytest.param([line("ADDED", "a", 5), error_line(500)], id="ERROR event"),
+    ],
+)
+async def test_streams_that_end_early_begin_again_twice_and_then_come_in_pages(steps: list[Step]) -> None:
+    api = ScriptedApi(lists=[page("a", version=7)], streams=[list(steps) for _ in range(4)])
+    sink = Recorder()
+    async with reflecting(api, sink) as made:
+        await made.synced.wait()
+        assert sink.calls == ["put a", "put a", "put a", "end"]
+    assert (len(api.stream_params), len(api.list_params)) == (reflector.STREAMS, 1)
+
+
+async def test_an_interrupted_stream_that_succeeds_later_is_no_reason_for_pages() -> None:
+    good: list[Step] = [line("ADDED", "a", 5), end_line(7), error_line(410)]
+    api = ScriptedApi(streams=[[AWAY], good, [AWAY], good, [end_line(20), 1000.0]])
+    sink = Recorder()
+    async with reflecting(api, sink):
+        await asyncio.sleep(20)
+    assert sink.calls == ["put a", "end", "put a", "end", "end"]
+    assert api.list_params == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(line("BOOKMARK", "", 9), id="usual bookmark"),
+        pytest.param(line("MODIFIED", "a", 9), id="MODIFIED"),
+        pytest.param(line("DELETED", "a", 9), id="DELETED"),
+    ],
+)
+async def test_a_server_that_ignores_the_parameters_is_asked_in_pages(event: bytes) -> None:
+    api = ScriptedApi(lists=[page("b", version=7)], streams=[[line("ADDED", "a", 5), event, 1000.0]])
+    sink = Recorder()
+    async with reflecting(api, sink) as made:
+        await made.synced.wait()
+    assert sink.calls == ["put a", "put b", "end"]
+    assert not api.streamed_lists.may("/api/v1/pods")
+
+
+async def test_a_streamed_list_shows_an_earlier_state_too() -> None:
+    api = ScriptedApi(streams=[[line("ADDED", "a", 5), end_line(70), error_line(410)], [end_line(20), 1000.0]])
+    reasons: list[str] = []
+    api.versions.on_earlier = reasons.append
+    async with reflecting(api, Recorder()):
+        await asyncio.sleep(2)
+    assert reasons == ["/api/v1/pods has the version 20, it had 70"]
+
+
+async def test_a_kind_that_is_not_served_is_looked_for_by_one_request() -> None:
+    api = ScriptedApi(lists=[UNKNOWN] * 10, streams=[[UNKNOWN]])
+    source = reflector.Source(path="/apis/x/v1/things", optional=True)
+    made = reflector.Reflector(api=api, source=source, sink=Recorder())
+    task = asyncio.create_task(made.run())
+    await made.synced.wait()
+    await asyncio.sleep(40)
+    assert (len(api.stream_params), len(api.list_params)) == (1, 3)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_streamed_list_is_held_one_object_at_a_time() -> None:
+    """Fifty pods of a megabyte with a character beyond the BMP have 200 MB as Python's text."""
+
+    class Endless(ScriptedApi):
+        async def stream(self, *_: object, **__: object) -> AsyncGenerator[bytes, None]:
+            yield b""
+            for number in range(50):
+                yield line("ADDED", "\N{GRINNING FACE}" + "x" * LARGE, number)
+            yield end_line(99)
+            await asyncio.sleep(float("inf"))
+
+    class Forgetful(Recorder):
+        def note(self, words: str) -> None:
+            super().note(words[:3])
+
+    sink = Forgetful()
+    tracemalloc.start()
+    async with reflecting(Endless(), sink) as made:
+        await made.synced.wait()
+        _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sink.calls == ["put"] * 50 + ["end"]
+    # One line, its text, and copies of both by the server and the recorder.
+    assert peak < 40 * LARGE

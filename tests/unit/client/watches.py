@@ -8,8 +8,10 @@ from typing import Any
 import orjson
 
 from berth_client import reflector
-from berth_client.errors import Unreachable
+from berth_client.errors import ApiError, Unreachable
+from berth_client.lists import StreamedLists
 from berth_client.objects import Object
+from berth_client.versions import Versions
 
 Step = bytes | float | Exception
 """Of a watch: a line, seconds of silence, or a failure."""
@@ -27,20 +29,31 @@ def line(event_type: str, name: str, version: int) -> bytes:
     return orjson.dumps({"type": event_type, "object": item(name, version)})
 
 
+def end_line(version: int) -> bytes:
+    """Return the bookmark that ends a streamed list."""
+    metadata = {"resourceVersion": str(version), "annotations": {"k8s.io/initial-events-end": "true"}}
+    return orjson.dumps({"type": "BOOKMARK", "object": {"metadata": metadata}})
+
+
 def error_line(code: int) -> bytes:
     return orjson.dumps({"type": "ERROR", "object": {"kind": "Status", "code": code, "reason": "Expired"}})
 
 
 @dataclass
 class ScriptedApi:
-    """Plays its lists and watches in order, then an endless silent watch."""
+    """Plays its lists and watches in order, then an endless silent watch; streams no list without `streams`."""
 
-    lists: list[Object | Exception]
+    lists: list[Object | Exception] = field(default_factory=list)
     watches: list[list[Step]] = field(default_factory=list)
     list_params: list[dict[str, str]] = field(default_factory=list)
     watch_params: list[dict[str, str]] = field(default_factory=list)
     watched_at: list[float] = field(default_factory=list)
     list_seconds: float = 0.0
+    streams: list[list[Step]] | None = None
+    """Streamed lists, with the watches that follow."""
+    stream_params: list[dict[str, str]] = field(default_factory=list)
+    versions: Versions = field(default_factory=Versions)
+    streamed_lists: StreamedLists = field(default_factory=StreamedLists)
 
     async def request(self, _method: str, _path: str, *, params: Mapping[str, str] | None = None) -> Any:
         self.list_params.append(dict(params or {}))
@@ -53,9 +66,14 @@ class ScriptedApi:
     async def stream(
         self, _path: str, params: Mapping[str, str], *, idle_timeout: float
     ) -> AsyncGenerator[bytes, None]:
-        self.watch_params.append(dict(params))
-        self.watched_at.append(asyncio.get_running_loop().time())
-        steps = self.watches.pop(0) if self.watches else [float("inf")]
+        steps: list[Step]
+        if "sendInitialEvents" in params:
+            self.stream_params.append(dict(params))
+            steps = self.streams.pop(0) if self.streams else [ApiError(422, "Invalid", "sendInitialEvents: Forbidden")]
+        else:
+            self.watch_params.append(dict(params))
+            self.watched_at.append(asyncio.get_running_loop().time())
+            steps = self.watches.pop(0) if self.watches else [float("inf")]
         if not (steps and isinstance(steps[0], Exception)):
             yield b""
         for step in steps:

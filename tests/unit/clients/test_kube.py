@@ -1,9 +1,9 @@
 """The operator's calls, and how it logs in."""
 
 import asyncio
+import ssl
 import subprocess
 import sys
-from base64 import b64decode
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import orjson
 import pytest
 import yaml
 from aiohttp import web
-from kopf import ConnectionInfo
 
 from berth_base import start
 from berth_client.client import MERGE, METADATA
@@ -20,6 +19,7 @@ from berth_client.credentials import CredentialsError, Login
 from berth_operator.clients import logins
 from berth_operator.clients.kube import KubeClient
 from berth_operator.commands import operate
+from berth_operator.controllers.handlers.connection import Connection
 from berth_operator.settings.flags import Settings
 from tests.unit.client.server import Server, started
 
@@ -134,17 +134,13 @@ async def test_a_login_that_cannot_be_used_names_its_file(tmp_path: Path, user: 
 def test_kopf_gets_the_same_login() -> None:
     login = Login(
         server="https://kube",
-        authority=b"# ours\nCA",
         verified=False,
-        certificate=Path("/crt"),
-        key=b"KEY",
         proxy="http://p",
     )
-    info = ConnectionInfo(**logins.connection_info(login, None))
-    assert (info.server, info.insecure, info.proxy_url, info.token) == ("https://kube", True, "http://p", None)
-    assert (b64decode(info.ca_data or ""), b64decode(info.private_key_data or "")) == (b"# ours\nCA", b"KEY")
-    assert (info.ca_path, info.certificate_path, info.private_key_path) == (None, Path("/crt"), None)
-    info = ConnectionInfo(**logins.connection_info(login, "Bearer secret"))
+    info = Connection.of(login, None)
+    assert (info.server, info.proxy_url, info.token) == ("https://kube", "http://p", None)
+    assert info.as_ssl_context().verify_mode is ssl.CERT_NONE
+    info = Connection.of(login, "Bearer secret")
     assert (info.scheme, info.token) == ("Bearer", "secret")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import copy
 import random
 from collections.abc import AsyncIterator
 
@@ -495,3 +496,76 @@ async def test_candidate_stopped_at_its_write_does_not_lead_two_terms_later() ->
             await asyncio.sleep(9)
             assert (a.term, c.term) == (None, term)
     assert store.numbers == sorted(set(store.numbers))
+
+
+async def test_a_term_is_confirmed_by_the_renewal_after_its_watch_broke() -> None:
+    store = LeaseStore()
+    client = store.client()
+    election = candidate(client, "a")
+    async with running(election):
+        term = await election.acquired()
+        await asyncio.sleep(5)
+        before = now()
+        await election.confirmed(term)
+        assert now() == before
+        client.down = True
+        store.touch("berth")  # the watch's next line, which breaks it instead
+        await asyncio.sleep(0.1)
+        waiting = asyncio.create_task(election.confirmed(term))
+        await asyncio.sleep(3)
+        assert not waiting.done()
+        client.down = False
+        await waiting
+        assert now() - before < 8
+
+
+async def test_a_leader_takes_a_term_above_those_of_the_pods() -> None:
+    store = LeaseStore()
+    election = candidate(store.client(), "a")
+    async with running(election):
+        term = await election.acquired()
+        assert await election.exceed(term - 1) == term
+        assert await election.exceed(term + 9) == term + 10
+        assert store.leases["berth"]["spec"]["term"] == term + 10
+
+
+async def test_the_known_renewal_is_one_that_all_api_servers_have_seen() -> None:
+    store = LeaseStore()
+    election = candidate(store.client(), "a")
+    async with running(election):
+        await election.acquired()
+        first = store.leases["berth"]["spec"]["renewTime"]
+        assert election.known_renewal == f"berth/{first}"
+        await asyncio.sleep(20)
+        known = election.known_renewal.partition("/")[2]
+        assert first < known < store.leases["berth"]["spec"]["renewTime"]
+
+
+async def test_what_keeps_the_holder_from_binding_is_in_the_lease_until_it_ends() -> None:
+    store, problems = LeaseStore(), ["denied " * 1000]
+    election = candidate(store.client(), "a")
+    election.hindrance = lambda: problems[0]
+    async with running(election):
+        await election.acquired()
+        assert store.leases["berth"]["metadata"]["annotations"][names.HINDRANCE] == problems[0][: leader.MAX_HINDRANCE]
+        problems[0] = ""
+        await asyncio.sleep(10)
+        assert names.HINDRANCE not in store.leases["berth"]["metadata"]["annotations"]
+        problems[0] = "denied"
+        await asyncio.sleep(10)
+    # What hindered the last holder does not hinder the next.
+    assert names.HINDRANCE not in store.leases["berth"]["metadata"]["annotations"]
+
+
+async def test_doubts_are_recorded_while_the_api_server_is_not_steady() -> None:
+    store = LeaseStore()
+    election = candidate(store.client(), "a")
+    async with running(election):
+        await election.acquired()
+        earlier = copy.deepcopy(store.leases)
+        await asyncio.sleep(10)
+        store.leases = earlier
+        await asyncio.sleep(20)
+        assert store.leases["berth"]["metadata"]["annotations"][names.EARLIER_STATES] == "1"
+        await asyncio.sleep(700)
+        assert names.EARLIER_STATES not in store.leases["berth"]["metadata"]["annotations"]

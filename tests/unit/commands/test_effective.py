@@ -32,6 +32,7 @@ HEAD = {"kind": "OperatorSettings", "configuration": PROFILES, "memoryUnits": {"
 OF_ML = {**HEAD, "geniusPriorities": {"ml": 5}, "configuration": limited(ml={"gpu": 200})}
 OF_CLUSTER = {
     **HEAD,
+    "gpuVendors": ["*"],
     "geniusPriorities": {"*": 2},
     "trustedSchedulers": ["koord-scheduler"],
     "nodeSelector": "pool=a",
@@ -46,7 +47,8 @@ ASSUMED = (
     "berth-node-lease (--agent-namespace), that cards in use outside Kubernetes are taken, "
     "that no node is reserved for a pod that waits, that the operator has seen no pods but the existing ones"
 )
-UNITS = "the usual units of other systems' resources (--memory-units), "
+OF_NVIDIA = "GPUs of nvidia for kubernetes.io/gpu (--gpu-vendors), "
+UNITS = f"the usual units of other systems' resources (--memory-units), {OF_NVIDIA}"
 BEFORE, OUTSIDE = ASSUMED.rsplit("that cards", 1)
 UNKNOWN = (
     "assumed are a default profile for berth-scheduler (--config), no genius/priority above 0 (--genius-priorities), "
@@ -76,6 +78,7 @@ def test_the_right_for_the_fleet_shows_all() -> None:
     assert used.configuration.policies == {"mine": PACKING}
     assert (used.priorities.highest("ml"), used.trusted_schedulers) == (2, frozenset({"koord-scheduler"}))
     assert used.memory_units == {"aliyun.com/gpu-mem": 2**30}
+    assert used.gpu_vendors == {"*"}
     assert (used.node_selector, used.agent_namespace) == ("pool=a", "leases")
     assert (used.charges_foreign, used.charges_unheld) == (False, True)
     assert used.note == ""
@@ -127,11 +130,13 @@ def test_the_command_line_comes_first(tmp_path: Path) -> None:
         node_selector="pool=b",
         agent_namespace="own",
         memory_units="aliyun.com/gpu-mem=1Mi",
+        gpu_vendors="amd",
     )
     used = effective.combined(given, Served(settings=cast("OperatorSettings", OF_CLUSTER)))
     assert (list(used.configuration.policies), used.priorities.highest("ml")) == (["own"], 7)
     assert (used.trusted_schedulers, used.node_selector, used.agent_namespace) == (frozenset(), "pool=b", "own")
     assert used.memory_units == {"aliyun.com/gpu-mem": 2**20}
+    assert used.gpu_vendors == {"amd"}
     assert effective.combined(given, Served(why_not="why")).note == (
         "the operator's settings are not known: why; assumed are that cards in use outside Kubernetes are taken, "
         "that no node is reserved for a pod that waits, that the operator has seen no pods but the existing ones"

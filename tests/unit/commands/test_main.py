@@ -481,6 +481,23 @@ def test_tables_show_what_looks_like_markup(desk: Desk, command: str) -> None:
     assert "1 node(s) have too few healthy GPUs of model [hH]100" in desk.run(command)[1]
 
 
+@pytest.mark.parametrize("command", ["simulate", "advise"])
+def test_tables_show_no_control_characters_of_a_file(desk: Desk, command: str) -> None:
+    hostile = "[hH]100\x1b]0;owned\x07\x9b2J\u202e"
+    desk.nodes(a=1).with_workload(requesting("p", CARD, annotations={names.MODEL_GLOBS: hostile}))
+    output = desk.run(command)[1]
+    assert "too few healthy GPUs of model [hH]100 ]0;owned  2J" in output
+    assert "".join(output.split("\n")).isprintable()
+
+
+def test_an_error_shows_no_control_characters_of_a_file(desk: Desk) -> None:
+    desk.nodes(a=1).with_workload(requesting("p", CARD, spec={"priorityClassName": "\x1b[31mred"}))
+    status, _, error = desk.run("simulate")
+    assert status == 2
+    assert 'priorityClassName: " [31mred" does not exist' in error
+    assert "\x1b" not in error
+
+
 # --- advise -------------------------------------------------------------------------------------------------------
 
 

@@ -75,6 +75,13 @@ OWN = [
     (cycle.ONLY_NOMINATED, "node(s) would fit only together with nominated pods"),
     (gang.OTHERS, "node(s) were taken by other members of the pod group"),
     (shortage.WITHHELD, "node(s) have too few GPUs that are offered to kubelet now"),
+    (
+        shortage.BY_CLAIM,
+        (
+            "node(s) give their GPUs by claims alone (label berth.dev/cards: request a DeviceClass, or set "
+            "berth.dev/cards=both)"
+        ),
+    ),
     (shortage.unknown("gpu"), "node(s) have pods whose GPU allocation is unknown"),
     (subdevices.UNLOCATED, "node(s) withhold MIG devices (pods hold MIG devices that the Device no longer lists)"),
     # The condition PodScheduled=False

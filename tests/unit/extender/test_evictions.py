@@ -6,7 +6,7 @@ def test_a_pod_waits_a_few_times_after_each_preemption() -> None:
     for _ in range(2):
         evictions.begin("a", ["n"])
         assert [evictions.wait("a") for _ in range(MAX_ERRORS + 1)] == [True] * MAX_ERRORS + [False]
-        assert not evictions.nodes("a")
+        assert evictions.nodes("a") == ("n",)
 
 
 def test_a_pod_that_is_gone_does_not_wait() -> None:

@@ -18,7 +18,8 @@ from berth_operator.core.values.gpu_metrics import Quantity
 from berth_operator.metrics.gpu.families import DCGM, FAMILIES
 from berth_operator.metrics.gpu.fetching import Fetcher, FetchError
 from berth_operator.metrics.gpu.sources import Agents, Prometheus, PrometheusAddress, SourceError, agents_of
-from tests.unit.client.server import Authority, Server, started
+from tests.certificates import Authority
+from tests.unit.client.server import Server, started
 
 TOKEN = "secret-of-prometheus"  # noqa: S105 -- opens nothing
 
@@ -146,11 +147,9 @@ async def test_a_compressed_answer_is_not_unpacked(server: Server) -> None:
 async def test_a_token_is_sent_by_https_only(
     api: Api, fetcher: Fetcher, server: Server, runners: list[web.ServerRunner], tmp_path: Path
 ) -> None:
-    authority, token, pem = Authority(), tmp_path / "token", tmp_path / "ca.pem"
-    pem.write_bytes(authority.pem)
-    (tmp_path / "server.pem").write_bytes(b"".join(authority.issue("localhost")))
+    authority, token = Authority(tmp_path), tmp_path / "token"
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(tmp_path / "server.pem")
+    context.load_cert_chain(authority.issue("localhost", names=["localhost"]))
     secured = await started(runners, context)
     url = secured.url.replace("127.0.0.1", "localhost")
     for each in (server, secured):
@@ -161,7 +160,7 @@ async def test_a_token_is_sent_by_https_only(
     with pytest.raises(SourceError, match="certificate"):
         await source(api[1], fetcher, url=url, token=token).read()
     assert secured.seen == []
-    async with Fetcher(limit=1, seconds=5.0, authority=pem) as trusting:
+    async with Fetcher(limit=1, seconds=5.0, authority=authority.file) as trusting:
         reader = source(api[1], trusting, url=url, token=token)
         await reader.read()
         token.write_text("renewed")
@@ -173,6 +172,25 @@ async def test_a_token_is_sent_by_https_only(
         token.unlink()
         with pytest.raises(SourceError, match="No such file"):
             await reader.read()
+
+
+async def test_a_rotated_authority_is_used_by_the_next_connection(
+    runners: list[web.ServerRunner], tmp_path: Path
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    def rotate() -> Path:
+        current = Authority(tmp_path)
+        context.load_cert_chain(current.issue("localhost", names=["localhost"]))
+        return current.file
+
+    authority = rotate()
+    server = await started(runners, context)
+    server.always(200, b"{}", Connection="close")
+    async with Fetcher(limit=1, seconds=5.0, authority=authority) as fetcher:
+        for _ in range(2):
+            assert await fetcher.get(server.url.replace("127.0.0.1", "localhost")) == b"{}"
+            rotate()
 
 
 # --- Services ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import binding
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state.objects import devices
-from tests.builders import GPU, MEMORY, NVIDIA, RATIO, RDMA, add, asks, device, entry, node_info, waiting
+from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, RDMA, add, asks, device, entry, node_info, waiting
 
 Raw = dict[str, Any]
 
@@ -60,14 +60,35 @@ def test_whole_npus_get_the_annotations_of_huaweis_plugin_in_the_binding() -> No
 
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 def test_other_pods_do_not_get_these_annotations(vendor: str) -> None:
-    placement = decided(vendor, {GPU: 100})
+    placement = decided(vendor, {NVIDIA: 1} if vendor == "nvidia" else {"amd.com/gpu": 1})
     assert isinstance(placement, Placement)
     annotations = binding(placement, 7, "berth", now=1)["metadata"]["annotations"]
     assert not annotations.keys() & {"huawei.com/npu-core", "predicate-time"}
 
 
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"kubernetes.io/gpu-memory": "40Gi"},
+        {"kubernetes.io/gpu-memory": "40Gi", NPU: "20"},
+        {"kubernetes.io/gpu-memory": "40Gi", "kubernetes.io/gpu-core": 100},
+        {"kubernetes.io/gpu-memory": "40Gi", "kubernetes.io/gpu-memory-ratio": 100},
+    ],
+)
+def test_a_card_has_a_hundred_of_what_its_device_leaves_out(resources: Raw) -> None:
+    # In Koordinator, it would fit any number of these pods.
+    fleet = fleet_of(device("node", entry(0, resources=resources), labels={names.VENDOR_LABEL: "nvidia"}))
+    half = asks({CORE: 50, RATIO: 50})
+    for name in ("first", "second"):
+        placement = decide(fleet, waiting(name, half), Policy())
+        assert isinstance(placement, Placement)
+        assert dict(placement.grants[0].amounts)["gpu-core"] == 50
+        fleet.charge(placement.charge)
+    assert isinstance(decide(fleet, waiting("third", half), Policy()), Failure)
+
+
 WITHHELD: Final = "node(s) have too few GPUs that are given by name (1 requested; {})"
-BY_NPU: Final = "node(s) have GPUs of huawei, which pods request by huawei.com/npu-core"
+BY_NPU: Final = "node(s) have GPUs of Huawei, which pods request by huawei.com/npu-core"
 
 
 @pytest.mark.parametrize(
@@ -84,8 +105,8 @@ BY_NPU: Final = "node(s) have GPUs of huawei, which pods request by huawei.com/n
         ),
         ("huawei", "Ascend-910B3", {GPU: 100}, BY_NPU),
         ("huawei", "Ascend-910B3", {GPU: 50}, BY_NPU),
-        ("huawei", "Ascend-910B3", {NVIDIA: 1}, "node(s) have no nvidia devices"),
-        ("nvidia", "NVIDIA H100", WHOLE_NPU, "node(s) have no huawei devices"),
+        ("huawei", "Ascend-910B3", {NVIDIA: 1}, "node(s) have no GPUs of NVIDIA"),
+        ("nvidia", "NVIDIA H100", WHOLE_NPU, "node(s) have no GPUs of Huawei"),
     ],
 )
 def test_cards_that_no_plugin_could_give_are_not_allocated(

@@ -23,11 +23,13 @@ from berth_kubectl.heavy import definitions
 from berth_kubectl.transport.request import Request
 from berth_operator.commands.cleanup import installed
 from tests.kubectl_objects import condition, raw_card, raw_device, raw_node
+from tests.managed_fields import fields_of
 
 ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TIME = "2025-12-31T23:59:55Z"
 LONG_AGO = "2025-12-31T23:50:00Z"
+NEW_RIGHTS = {"resources": ["limitranges", "resourcequotas", "priorityclasses"], "verbs": ["list", "watch"]}
 Raw = dict[str, Any]
 Lists = dict[str, Any]
 
@@ -43,6 +45,13 @@ def leaves(**record: Raw) -> Raw:
     """Return a LeaderLease with one entry of a list of its record."""
     status = {name: [entry] for name, entry in record.items()}
     return {**lease("berth-operator"), "status": {"version": 1, **status}}
+
+
+def annotated(name: str, value: str) -> Callable[[Lists], object]:
+    """Return a change of the LeaderLease: it has an annotation."""
+    leading = lease("berth-operator")
+    leading["metadata"]["annotations"] = {name: value}
+    return put("leaderleases", leading)
 
 
 def renewed_by_another() -> Raw:
@@ -74,7 +83,75 @@ def plugin_pod(image: str, name: str = "plugin") -> Raw:
     }
 
 
+def agent_pod(started: str = LONG_AGO, phase: str = "Running") -> Raw:
+    metadata = {"namespace": "berth-agent-system", "name": "berth-agent-x"}
+    return {"metadata": metadata, "spec": {"nodeName": "n"}, "status": {"phase": phase, "startTime": started}}
+
+
+def unpublished(*agents: Raw) -> Callable[[Lists], None]:
+    """Return what leaves a Node with GPUs without Device, next to these pods of agents."""
+
+    def change(lists: Lists) -> None:
+        put("devices")(lists)
+        put("nodes", raw_node("n", labels={"nvidia.com/gpu.present": "true"}))(lists)
+        put("agents", *agents)(lists)
+
+    return change
+
+
+def without_lease(lists: Lists) -> None:
+    put("leases")(lists)
+    put("agents", agent_pod())(lists)
+
+
+PROMISED = {
+    "kind": "LeaderWorkerSet group",
+    "namespace": "ns",
+    "name": "y-0",
+    "since": "2025-12-31T23:58:00Z",
+    "until": "2026-01-01T00:03:00Z",
+    "places": [{"name": "y-0", "nodes": [{"node": "b", "pods": 1}, {"node": "a", "pods": 2}]}],
+}
+REFUSED: Raw = {
+    "verb": "create",
+    "resource": "pods/binding",
+    "code": 422,
+    "refuser": "validatingadmissionpolicy/berth-operator-writes",
+    "object": "a/p",
+    "namespaces": ["a", "b", "c", "d"],
+    "since": LONG_AGO,
+    "last": TIME,
+    "message": "set admission.addedKeys",
+}
+
 WAITING: Raw = {"metadata": {"namespace": "ns", "name": "big", "uid": "u"}, "spec": {}, "status": {}}
+
+
+def rejected(name: str, *, at: str = TIME, **status: Any) -> Raw:
+    """Return a pod of ours that kubelet rejected at admission."""
+    owner = {"kind": "ReplicaSet", "name": "web-1", "controller": True, "uid": "u"}
+    metadata = {
+        "namespace": "ns",
+        "name": name,
+        "labels": {"pod-template-hash": "1"},
+        "annotations": {names.EPOCH: "1"},
+        "ownerReferences": [owner],
+    }
+    why = {"reason": "OutOfcpu", "message": "Pod was rejected: Node didn't have enough resource: cpu"}
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": "n"},
+        "status": {"phase": "Failed", "startTime": at, **why, **status},
+    }
+
+
+def edited(raw: Raw, *path: str) -> Raw:
+    """Return an object without a field."""
+    inner = raw
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    return raw
 
 
 IN_VAIN: Raw = {"namespace": "ns", "owner": "u", "count": 2}
@@ -131,7 +208,9 @@ def healthy() -> Facts:
         "devices": [raw_device("n", raw_card())],
         "nodes": [raw_node("n"), raw_node("plain", capacity={})],
         "pods": [],
+        "agents": [],
         "waiting": [],
+        "failed": [],
         "customresourcedefinitions": definitions.wanted(),
         "validatingadmissionpolicies": [named(name) for name in cluster.DENYING],
         "validatingadmissionpolicybindings": [
@@ -156,7 +235,7 @@ def healthy() -> Facts:
         "daemonsets": [workload("berth-agent", "v1.2.0")],
         "resourcequotas": [],
         "resourceclaims": [allocated("ours", "berth-operator/3"), allocated("theirs", "kube-scheduler", pool="q")],
-        "clusterroles": [named("berth-operator"), named("berth-agent")],
+        "clusterroles": [named("berth-operator", rules=[NEW_RIGHTS]), named("berth-agent")],
         "clusterrolebindings": [bound("berth-operator", "berth-system"), bound("berth-agent", "berth-agent-system")],
     }
     version = {"major": "1", "minor": "36+"}
@@ -207,6 +286,16 @@ def fallen(ends: str = "UntilReboot", kind: str = "Xid79") -> Raw:
 def reported(kind: str, **fields: Any) -> Callable[[Lists], object]:
     """Return what adds a condition to the Device that is False."""
     return lambda lists: lists["devices"][0]["status"]["conditions"].append(condition(kind, "False", **fields))
+
+
+def written_by(**managers: Raw) -> Callable[[Lists], None]:
+    """Return what shows that these managers applied parts of the Device, after its agent."""
+    written = {names.AGENT: {"spec": {"driverVersion": "1"}}, names.OPERATOR: {"status": {"gpus": 1}}, **managers}
+    fields = [
+        {"manager": manager, "operation": "Apply", "fieldsV1": fields_of(applied)}
+        for manager, applied in written.items()
+    ]
+    return lambda lists: lists["devices"][0]["metadata"].update(managedFields=fields)
 
 
 def no_gpus(lists: Lists) -> None:
@@ -282,6 +371,22 @@ def test_several_slices_of_a_mig_instance(resource: str) -> None:
     assert not changed(two_slices("nvidia.com/mig-1g.10gb.shared", ids=("MIG-1::0", "MIG-1::1"))).findings
 
 
+@pytest.mark.parametrize(
+    ("takers", "message", "hint"),
+    [
+        (["default-scheduler"], "taken by pods of default-scheduler", "keep the other scheduler off the node"),
+        ([], "lost", "see why its victims do not end, or why its pods fail"),
+    ],
+)
+def test_the_fix_of_a_lost_place_names_another_scheduler_only_if_its_pods_took_it(
+    takers: list[str], message: str, hint: str
+) -> None:
+    place = {"preemptor": "ns/p", "node": "n", "count": 3, "until": "2026-01-01T00:02:00Z", "takers": takers}
+    [finding] = changed(put("leaderleases", leaves(lostPlaces=place))).findings
+    assert f"3 times the place freed for ns/p was {message}:" in finding.message
+    assert finding.fix.endswith(f"# {hint}")
+
+
 def test_several_slices_of_a_card_are_right_by_their_own_name_or_by_the_annotation() -> None:
     assert not changed(two_slices("nvidia.com/gpu.shared")).findings
     assert not changed(two_slices(**{"berth.dev/gpu-subdevices": "only"})).findings
@@ -326,7 +431,58 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "node/n",
             "3 times the place freed for ReplicaSet ns/web was taken by pods of default-scheduler: no pods are",
         ),
-        (drop("leases"), "SilentAgent", "node/n", "has no Lease"),
+        (
+            put("leaderleases", leaves(refusedWrites=REFUSED)),
+            "RefusedWrites",
+            "validatingadmissionpolicy/berth-operator-writes",
+            "the API server has refused to create pods/binding (422), in a, b, c and more, such as a/p: set admission.",
+        ),
+        (
+            put("leaderleases", leaves(refusedWrites={**REFUSED, "refuser": "", "namespaces": []})),
+            "RefusedWrites",
+            "apiserver",
+            "refused to create pods/binding (422), such as a/p: set",
+        ),
+        (
+            put("failed", *(rejected(name) for name in ("a", "b", "c"))),
+            "RejectedPods",
+            "node/n",
+            "kubelet has rejected 3 pods of Deployment ns/web at admission within 15 minutes, the last with OutOfcpu: ",
+        ),
+        (drop("leases"), "SilentAgent", "node/n", "has no Lease: nothing"),
+        (
+            without_lease,
+            "SilentAgent",
+            "node/n",
+            "has no Lease, although its pod berth-agent-x runs; the API server may refuse its writes: nothing",
+        ),
+        (unpublished(), "NoAgent", "node/n", "has no Device: no agent has reported its GPUs"),
+        (unpublished(agent_pod(started=TIME)), "NoAgent", "node/n", "no agent has reported its GPUs"),
+        (unpublished(agent_pod(phase="Pending")), "NoAgent", "node/n", "no agent has reported its GPUs"),
+        (
+            unpublished(agent_pod()),
+            "NoDevice",
+            "node/n",
+            "has no Device, although the agent's pod berth-agent-x runs there: the API server may refuse its writes",
+        ),
+        (
+            annotated(names.HINDRANCE, "denied: list them in admission.addedKeys.bindings"),
+            "NoLeader",
+            "leaderlease/berth-operator",
+            "does not accept the Bindings of the leader (denied: list them in admission.addedKeys.bindings): no pod",
+        ),
+        (
+            annotated(names.EARLIER_STATES, "1"),
+            "EarlierState",
+            "leaderlease/berth-operator",
+            "etcd was restored from a copy: the API server",
+        ),
+        (
+            annotated(names.EARLIER_STATES, "3"),
+            "EarlierState",
+            "leaderlease/berth-operator",
+            "API servers disagree: the API server has",
+        ),
         (
             put("leases", lease("n", written=LONG_AGO, renewed=LONG_AGO)),
             "SilentAgent",
@@ -392,6 +548,12 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "CardNotHeld",
             "pod/a/x",
             "its processes use 60Gi of GPU 1 (GPU-1) on n, and it does not hold the card",
+        ),
+        (
+            written_by(argocd={"spec": {"devices": []}}, kubectl={"metadata": {"labels": {"a": "b"}}}),
+            "OtherManager",
+            "fieldmanager/argocd",
+            "it writes Devices, such as spec.devices (n): the agents replace its values",
         ),
         (
             two_slices(),
@@ -545,7 +707,11 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             put("waiting", left("kai-scheduler", **{"gpu-fraction": "0.5"})),
             "OtherScheduler",
             "pod/ns/p",
-            "it has annotation gpu-fraction; write spec.schedulerName: berth-scheduler, and no scheduler has tried it",
+            (
+                "it has annotation gpu-fraction; "
+                "write spec.schedulerName: berth-scheduler, or give a profile of Berth "
+                "this name to leave the pods unchanged, and no scheduler has tried it"
+            ),
         ),
         (
             put("waiting", left("volcano"), left("volcano")),
@@ -603,6 +769,22 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "lacks a ClusterRoleBinding",
         ),
         (
+            put(
+                "clusterroles",
+                named("berth-operator", rules=[{**NEW_RIGHTS, "resources": ["x"]}]),
+                named("berth-agent"),
+            ),
+            "MissingRights",
+            "serviceaccount/berth-operator",
+            "of an earlier version and does not allow to list limitranges, resourcequotas, priorityclasses",
+        ),
+        (
+            put("leaderleases", leaves(promisedGangs=PROMISED)),
+            "KeptPlaces",
+            "namespace/ns",
+            "3 place(s) on a, b are kept from 2025-12-31T23:58:00Z until 2026-01-01T00:03:00Z for pods that Leader",
+        ),
+        (
             put("clusterroles", named("berth-agent")),
             "MissingRights",
             "serviceaccount/berth-operator",
@@ -635,6 +817,12 @@ def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, s
         put("resourcequotas", quota("memory", "requests.memory"), quota("nics", "requests.nvidia.com/hostdev")),
         waits(nodeReservations={"uid": "u", "node": "n", "free": 6, "since": TIME}),
         waits(nodeReservations={"uid": "u", "node": "n", "free": 0, "since": LONG_AGO}),
+        # Once, long ago, bound by another scheduler, evicted, or of two controllers.
+        put("failed", rejected("a")),
+        put("failed", rejected("a", at="2025-12-31T23:40:00Z"), rejected("b", at="2025-12-31T23:40:00Z")),
+        put("failed", *(edited(rejected(name), "metadata", "annotations") for name in ("a", "b"))),
+        put("failed", *(rejected(name, message="The node was low on resource: memory.") for name in ("a", "b"))),
+        put("failed", *(edited(rejected(name), "metadata", "ownerReferences") for name in ("a", "b"))),
         waits(reservationBackoffs=IN_VAIN),
         waits(reservationBackoffs={**IN_VAIN, "until": LONG_AGO}),
         put("devices", raw_device("n", raw_card(mig={"enabled": True, "instances": []}))),
@@ -843,6 +1031,8 @@ def test_a_reset_of_a_card_of_amd_is_not_nvidias() -> None:
         ("InventoryRead", "CardsUnread", "kubectl get pods -n berth-agent-system -o wide --field-selector"),
         ("AnnotationsRead", "NoSuchDevice", "kubectl edit device n"),
         ("Accounted", "AllocationUnknown", "kubectl get device n -o yaml"),
+        ("HeldOnce", "TwoHolders", "kubectl get device n -o yaml   # delete all pods of the card but one"),
+        ("BoundByBerth", "AllocationMissing", "kubectl get device n -o yaml   # delete the pods, and let only Berth"),
     ],
 )
 def test_what_to_do_about_a_condition_follows_from_who_can_end_it(kind: str, reason: str, fix: str) -> None:

@@ -228,6 +228,11 @@ def allocated(text: str) -> dict[str, Any]:
             "bound to n; it holds no device, because it requests none",
         ),
         (
+            raw_pod("a", spec={"nodeName": "n", "resourceClaims": [{"name": "gpu", "resourceClaimName": "mine"}]}),
+            "Bound",
+            "bound to n; its devices are those of ResourceClaim mine",
+        ),
+        (
             raw_pod("a", spec={"nodeName": "n", "containers": [{"name": "main", "resources": {"limits": HALF}}]}),
             "Bound",
             "bound to n",
@@ -251,7 +256,11 @@ def allocated(text: str) -> dict[str, Any]:
         (
             raw_pod("a", spec={"schedulerName": "volcano"}, metadata={"annotations": {"gpu-fraction": "0.5"}}),
             "NotManaged",
-            f"{VOLCANO}: it has annotation gpu-fraction; write spec.schedulerName: berth-scheduler",
+            (
+                f"{VOLCANO}: it has annotation gpu-fraction; "
+                "write spec.schedulerName: berth-scheduler, or give a profile of Berth "
+                "this name to leave the pods unchanged"
+            ),
         ),
         (
             raw_pod("a", spec={"schedulerName": "berth-schedular"}),

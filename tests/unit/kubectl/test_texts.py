@@ -132,6 +132,7 @@ WAITING: PodExplanation = {
         "name": "ring", "members": 4, "required": 4, "firstWithoutPlace": "ring-2",
     },
     "reservation": {"node": "n1", "message": "6 of 8 GPUs are free"},
+    "refusal": "decided for n1, refused by webhook/x: no",
     "queue": {"position": 3, "of": 12, "state": "backoff", "backoffSeconds": 4.2, "wakesOn": ["pod deleted"]},
 }  # fmt: skip
 
@@ -145,6 +146,7 @@ def test_the_text_of_a_pod_that_waits() -> None:
         "Preemption:  not possible: no pod has a lower priority",
         "Gang:        ring: 4 members, 4 required; the first without a place is ring-2.",
         "Reserved:    n1: 6 of 8 GPUs are free",
+        "Refused:     decided for n1, refused by webhook/x: no",
         "Wakes on:    pod deleted",
         "",
         "What would end the wait, for example, if nothing else changes:",

@@ -12,7 +12,7 @@ import pynvml
 import pytest
 
 from tests.nvml import mig_profiles
-from tests.nvml.fixture import Gpu, NvmlFixture, Process, a30, a100, a100_40, h100, with_profiles
+from tests.nvml.fixture import Gpu, NvmlFixture, Process, a30, a100, a100_40, h100, mig_uuid, with_profiles
 
 IN_USE: Final = pynvml.NVMLError_InUse
 FULL: Final = pynvml.NVMLError_InsufficientResources
@@ -183,7 +183,8 @@ def test_an_instance_in_use_is_not_destroyed(machine: Make) -> None:
     assert (info.id, info.placement.start, info.placement.size) == (1, 1, 2)
     assert pynvml.nvmlDeviceGetName(info.device).endswith(" MIG 2c.3g.40gb")
     assert pynvml.nvmlDeviceGetGpuInstanceId(info.device) == instance_id(info.gpuInstance) == 2
-    assert len(mig_uuids(card())) == 2
+    assert mig_uuids(card()) == [mig_uuid(fixture.gpus[0].uuid, 2, compute) for compute in (0, 1)]
+    assert fixture.mig_enabled(0)
     with pytest.raises(IN_USE):
         pynvml.nvmlGpuInstanceDestroy(instance)
     with pytest.raises(IN_USE):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from berth_api.allocation import MAX_MINOR, Grant
-from berth_api.device import DeviceStatus
+from berth_api.device import REPORTED, DeviceStatus
 from berth_operator.controllers.reconcile import status
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.values.charge import Charge
@@ -29,6 +29,7 @@ from tests.builders import (
     replica,
     with_functions,
 )
+from tests.managed_fields import fields_of
 
 Raw = dict[str, Any]
 
@@ -36,11 +37,16 @@ OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-02T00:00:00Z"
 
 
 def view(
-    *entries: Raw, charges: tuple[Charge, ...] = (), alive: bool = True, has_node: bool = True, **fields: Any
+    *entries: Raw,
+    charges: tuple[Charge, ...] = (),
+    alive: bool = True,
+    has_node: bool = True,
+    foreign: str = "",
+    **fields: Any,
 ) -> NodeView:
     raw = node()
     record = NodeRecord(uid="u", info=nodes.info(raw), capacity={}, allocatable={})
-    record_ = devices.record(device("node", *entries, **fields))
+    record_ = replace(devices.record(device("node", *entries, **fields)), foreign_spec=foreign)
     return NodeView(
         name="node", node=record if has_node else None, device=record_, ours=True, alive=alive, charges=charges
     )
@@ -119,6 +125,7 @@ ANY = (charge("any", unknown=("gpu",)),)
         pytest.param(view(gpu(0), charges=(charge("any", unknown=("rdma",)),)), 0, ["100"], id="any NIC"),
         pytest.param(view(gpu(0), alive=False), 0, ["0"], id="agent not heard"),
         pytest.param(view(gpu(0), has_node=False), 0, ["0"], id="no node"),
+        pytest.param(view(gpu(0), foreign="x"), 0, ["0"], id="values of another manager"),
     ],
 )
 def test_blocked_cards_are_counted_and_nothing_of_them_is_free(of: NodeView, blocked: int, free: list[str]) -> None:
@@ -138,6 +145,20 @@ def test_any_nic_blocks_nics() -> None:
     shown = expected_status(view(gpu(0), nic, charges=(charge("any", unknown=("rdma",)),)))
     assert (shown.blocked, shown.devices[1].free) == (0, {"kubernetes.io/rdma": "0"})
     assert [use.blocked for use in shown.devices] == [None, True]
+
+
+def test_the_operator_leaves_out_what_the_agent_writes() -> None:
+    assert {DeviceStatus.model_fields[name].alias for name in status.BY_AGENT} == set(REPORTED)
+
+
+def test_pods_that_another_program_bound_are_named_and_block_nothing() -> None:
+    charges = tuple(replace(charge(name), lacks_cards=True) for name in ("b", "a"))
+    shown = view(gpu(0), charges=charges)
+    status, reason, message = reported_condition(shown, "BoundByBerth")
+    assert (status, reason) == ("False", "AllocationMissing")
+    assert message == "another program bound these pods, so their containers see no GPU: ns/a, ns/b"
+    assert reported_condition(shown, "Accounted")[0] == "True"
+    assert expected_status(shown).blocked == 0
 
 
 def test_the_types_that_are_not_allocated_are_named_for_each_reason() -> None:
@@ -246,6 +267,7 @@ def test_what_hostile_annotations_claim_still_fits_a_status(charges: tuple[Charg
 READY = {
     "all is well": (view(gpu(0)), ("True", "AgentHeard")),
     "agent not heard": (view(gpu(0), alive=False), ("Unknown", "AgentNotHeard")),
+    "values of another manager": (view(gpu(0), foreign="field manager x wrote spec.y"), ("False", "ChangedByOther")),
     "no node": (view(gpu(0), has_node=False), ("False", "NodeMissing")),
     "no driver": (
         view(gpu(0), conditions=[condition("DriverLoaded", "False", reason="NoDriver")]),
@@ -361,3 +383,32 @@ def test_devices_of_other_types_are_counted(held: tuple[int, ...], text: str) ->
     charges = tuple(Charge(uid=uid, pod=f"ns/{uid}", node="node", grants=grants) for uid in ("u", "v"))
     crowded = view(*others, charges=charges)
     assert status.wanted(crowded, lambda: "now").others == text
+
+
+# --- what others added ------------------------------------------------------------------------------------------
+
+
+def applied_by(*, agent: Raw, operator: Raw, shown: Raw) -> Raw:
+    """Return a Device with a status in which operator and agent own what they applied."""
+    managed = [
+        {"manager": manager, "operation": "Apply", "subresource": "status", "fieldsV1": fields_of({"status": fields})}
+        for manager, fields in (("berth-agent", agent), ("berth-operator", operator))
+    ]
+    return {"metadata": {"name": "node", "resourceVersion": "7", "managedFields": managed}, "status": shown}
+
+
+def test_cards_amounts_and_conditions_that_others_added_are_removed_and_nothing_else() -> None:
+    loaded, ready = condition("DriverLoaded", "True"), condition("Ready", "True")
+    ours = {"devices": [{"type": "gpu", "minor": 0}], "conditions": [ready]}
+    agent = {"conditions": [loaded]}
+    right = {"devices": ours["devices"], "conditions": [loaded, ready], "foreign": []}
+    assert status.surplus(applied_by(agent=agent, operator=ours, shown=right), {"status": ours}) is None
+    restored = {
+        **right,
+        "devices": [{"type": "gpu", "minor": 0, "held": 100}, {"type": "gpu", "minor": 9}],
+        "conditions": [loaded, ready, condition("ResourcesWritten.npu", "False"), condition("Mine", "False")],
+    }
+    assert status.surplus(applied_by(agent=agent, operator=ours, shown=restored), {"status": ours}) == {
+        "metadata": {"resourceVersion": "7"},
+        "status": {"devices": ours["devices"], "conditions": [loaded, ready, condition("Mine", "False")]},
+    }

@@ -56,6 +56,11 @@ def view(*entries: Raw, raw: Raw | None = None, charges: tuple[Charge, ...] = ()
     return NodeView(name="node", node=record, device=inventory, ours=True, alive=True, charges=charges)
 
 
+def by_name(name: str, requested: tuple[tuple[str, int], ...], *grants: Grant) -> Charge:
+    """Return the charge of a pod that requests device resources, so that kubelet allocates them."""
+    return charge(name, *grants, resources=requested, plugin_requests=requested)
+
+
 def shown(of: NodeView) -> dict[str, int]:
     """Return the sums under the first of Berth's prefixes; check that the second has the same."""
     expected = sums.wanted(of)
@@ -156,7 +161,7 @@ def test_a_node_shows_healthy_cards_and_what_pods_hold_on_others(of: NodeView, e
 @pytest.mark.parametrize("prefix", [pytest.param("kubernetes.io/", id="ours"), pytest.param("koordinator.sh/", id="o")])
 def test_a_sum_is_never_below_what_live_pods_request(prefix: str) -> None:
     requested = ((f"{prefix}gpu-core", 300), (f"{prefix}gpu-memory", 30 * GI))
-    expected = sums.wanted(view(gpu(0), charges=(charge("a", plugin_requests=requested),)))
+    expected = sums.wanted(view(gpu(0), charges=(by_name("a", requested),)))
     assert expected[f"{prefix}gpu-core"] == 300
     assert expected[f"{prefix}gpu-memory"] == 30 * GI
     other = names.OTHER_PREFIX if prefix == names.PREFIX else names.PREFIX
@@ -239,7 +244,7 @@ def test_a_deleted_devices_sums_are_taken_away() -> None:
 
 
 def test_a_deleted_devices_sums_stay_as_long_as_live_pods_request_them() -> None:
-    held = (charge("a", grant(0, core=50, ratio=50, memory=GI), plugin_requests=((CORE, 50), (RATIO, 50))),)
+    held = (by_name("a", ((CORE, 50), (RATIO, 50)), grant(0, core=50, ratio=50, memory=GI)),)
     patch = written(view(raw=current(view(gpu(0))), without=True, charges=held))
     assert patch[CORE] == patch["koordinator.sh/gpu-core"] == "50"
     assert patch[MEMORY] == "1Gi"
@@ -250,9 +255,7 @@ def test_a_deleted_devices_sums_stay_as_long_as_live_pods_request_them() -> None
     [
         pytest.param(view(without=True), id="bare"),
         pytest.param(view(without=True, raw=bare_node(allocatable={GPU: "800"})), id="another system's sums"),
-        pytest.param(
-            view(without=True, charges=(charge("a", plugin_requests=((GPU, 50),)),)), id="a pod that requests"
-        ),
+        pytest.param(view(without=True, charges=(by_name("a", ((GPU, 50),)),)), id="a pod that requests"),
         pytest.param(view(without=True, raw=bare_node(labels={names.MODEL_LABEL: "x"})), id="another system's labels"),
         pytest.param(view(without=True, raw=bare_node(labels={MODEL_PREFIX + "x": "1"})), id="a label like ours"),
     ],
@@ -344,7 +347,7 @@ def test_a_deleted_devices_labels_are_taken_away() -> None:
 
 def test_the_mark_stays_while_sums_do() -> None:
     raw = labelled(view(gpu(0)))
-    of = view(raw=raw, without=True, charges=(charge("a", plugin_requests=((GPU, 50),)),))
+    of = view(raw=raw, without=True, charges=(by_name("a", ((GPU, 50),)),))
     assert labels(of)[MANAGED] == "false"
 
 
@@ -366,3 +369,11 @@ def test_what_a_pod_holds_of_a_failed_one_counts() -> None:
 
 def test_where_a_device_plugin_writes_them_they_are_left_to_it() -> None:
     assert NPU not in sums.wanted(npu_view(summed=False))
+
+
+def test_what_pods_have_by_class_alone_is_not_shown_on_the_node() -> None:
+    """A plug-in's resource that the Node had would be taken for that of a device plugin."""
+    kind = Kind(name="npu", resources={NPU: 1, NPU_CORE: 100}, summed=True)
+    by_class = charge("a", resources=((NPU, 1),))
+    assert NPU not in sums.wanted(replace(view(gpu(0), charges=(by_class,)), kinds=Kinds((kind,))))
+    assert sums.wanted(npu_view(charges=(by_class,)))[NPU] >= 1

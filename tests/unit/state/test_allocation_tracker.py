@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from berth_api.names import EPOCH, GPU_CORE
+from berth_operator.controllers.reconcile import status
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.kubelet_reports import KubeletReports
 from berth_operator.state.cache.unknown_allocations import KUBELET_SECONDS
-from berth_operator.state.cache.views import GpuPodView, StatusKind
+from berth_operator.state.cache.views import GpuPodView, NodeView, StatusKind
 from berth_operator.state.objects import devices
 from berth_operator.state.watches import sinks
 from tests.builders import (
@@ -230,6 +231,115 @@ def test_the_devices_of_a_pod_that_was_removed_by_force_stay_charged_while_they_
     assert isinstance(world.decided()[0], Placement)
 
 
+SHARE = pod("p", {GPU: "50"}, on="node", allocated=half())
+RUNS = {"podUID": "uid-p", "namespace": "ns", "pod": "p", "devices": [{"type": "gpu", "minor": 0, "id": "GPU-0"}]}
+
+
+def test_a_share_stays_charged_while_its_pod_runs_on() -> None:
+    world = World()
+    add(SHARE)(world)
+    world.report(running=[RUNS])
+    assert world.used() == [50, 0, 0, 0]
+    gone(SHARE)(world)
+    assert world.used() == [50, 0, 0, 0]
+    # A reading of the agent that is about other things.
+    world.report(foreign=[])
+    world.put_device(labels={"a": "b"})
+    assert world.used() == [50, 0, 0, 0]
+    world.report(running=[])
+    assert world.used() == [0, 0, 0, 0]
+
+
+def test_the_card_of_a_share_that_runs_on_is_charged_as_a_whole_by_a_new_operator() -> None:
+    world = World()
+    world.report(running=[RUNS])
+    assert world.used() == [100, 0, 0, 0]
+    # The list of pods comes after that of Devices.
+    add(SHARE)(world)
+    assert world.used() == [50, 0, 0, 0]
+    gone(SHARE)(world)
+    assert world.used() == [50, 0, 0, 0]
+    world.cluster.node_cache.put_node(node(boot="boot-2"))
+    assert world.used() == [0, 0, 0, 0]
+
+
+def test_a_share_is_free_at_once_where_no_agent_lists_running_pods() -> None:
+    world = World()
+    add(SHARE)(world)
+    gone(SHARE)(world)
+    assert world.used() == [0, 0, 0, 0]
+
+
+KEPT = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/stays"]}
+STOPPED: dict[str, tuple[Raw, list[int], int]] = {
+    "an unknown allocation": (pod("p", {NVIDIA: "1"}, on="node", metadata=KEPT), [0, 0, 0, 0], 1),
+    "a card": (pod("p", {NVIDIA: "1"}, on="node", allocated=whole(0), metadata=KEPT), [100, 0, 0, 0], 0),
+    "a share": (pod("p", {GPU: "50"}, on="node", allocated=half(), metadata=KEPT), [50, 0, 0, 0], 0),
+}
+
+
+@pytest.mark.parametrize("is_pod_first", [True, False], ids=["pod first", "report first"])
+@pytest.mark.parametrize("case", STOPPED)
+def test_a_deleted_pod_that_a_finalizer_keeps_has_no_device_after_its_end(case: str, *, is_pod_first: bool) -> None:
+    world = World()
+    raw, used, unknown = STOPPED[case]
+    if is_pod_first:
+        add(raw)(world)
+        assert (world.used(), world.unknown()) == (used, unknown)
+    world.report(stopped=["uid-p"])
+    if not is_pod_first:
+        add(raw)(world)
+    assert (world.used(), world.unknown()) == ([0, 0, 0, 0], 0)
+    # It has a process again, or the agent does not say so any more.
+    world.report(stopped=[])
+    assert (world.used(), world.unknown()) == (used, unknown)
+
+
+def test_the_resources_of_a_node_are_free_after_the_end_of_a_deleted_pod() -> None:
+    world = World(count=1)
+    world.cluster.node_cache.put_node(node(allocatable={NVIDIA: "1", "cpu": "8", "memory": "8Gi", "pods": "9"}))
+    add(pod("p", {NVIDIA: "1"}, on="node", metadata=KEPT))(world)
+    add(pod("q", {NVIDIA: "1"}))(world)
+    [failure] = world.decided()
+    assert isinstance(failure, Failure)
+    world.report(stopped=["uid-p"])
+    [placement] = world.decided()
+    assert isinstance(placement, Placement)
+
+
+@pytest.mark.parametrize(
+    ("raw", "report"),
+    [
+        (pod("p", {NVIDIA: "1"}, on="node"), {"stopped": ["uid-p"]}),
+        (pod("p", {NVIDIA: "1"}, on="node", metadata=KEPT), {"stopped": ["uid-q"]}),
+        (pod("p", {NVIDIA: "1"}, on="node", metadata=KEPT), {"stopped": ["uid-p"], "bootID": "boot-0"}),
+    ],
+    ids=["not being deleted", "another pod", "of an earlier boot"],
+)
+def test_a_pod_keeps_its_devices_unless_its_agent_reports_its_end(raw: Raw, report: Raw) -> None:
+    world = World()
+    world.cluster.node_cache.put_node(node(boot="boot-1"))
+    add(raw)(world)
+    world.report(**report)
+    assert world.unknown() == 1
+
+
+def test_a_pod_that_has_stopped_but_to_which_kubelet_gave_a_card_keeps_it() -> None:
+    world = World()
+    add(pod("p", {NVIDIA: "1"}, on="node", allocated=whole(0), metadata=KEPT))(world)
+    world.report(stopped=["uid-p"], held=[held("p", "GPU-1")])
+    assert world.used() == [0, 100, 0, 0]
+
+
+def test_messages_name_the_finalizer_that_keeps_a_pod() -> None:
+    world = World()
+    add(pod("p", {NVIDIA: "1"}, on="node", metadata=KEPT))(world)
+    view = world.cluster.view(StatusKind.NODE, "node")
+    assert isinstance(view, NodeView)
+    [message] = [shown.message for shown in status.wanted(view, str).conditions if shown.type == "Accounted"]
+    assert message.endswith("ns/p (being deleted, kept by finalizer example.com/stays)")
+
+
 @pytest.mark.parametrize(
     ("node_boot", "word_boot", "used"),
     [
@@ -322,6 +432,15 @@ def test_cards_that_pods_use_and_do_not_hold_are_kept_only_where_that_is_switche
     world.report(foreign=[], unheld=[{**unheld(3), "id": "GPU-2"}])
     assert world.used() == ([0, 0, 100, 0] if switches else [0, 0, 0, 0])
     world.report(unheld=[])
+    assert world.used() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("charges", [True, False])
+def test_cards_that_containers_may_have_are_kept(*, charges: bool) -> None:
+    world = World(charges_foreign=charges)
+    world.report(uncertain=[0, 2])
+    assert world.used() == [100, 0, 100, 0]
+    world.report(uncertain=[])
     assert world.used() == [0, 0, 0, 0]
 
 
@@ -420,6 +539,11 @@ def test_a_gpu_pod_on_a_node_of_another_instance_is_left_to_it() -> None:
     assert confined.names(StatusKind.GPU_POD) == ["ns/p.node"]
     assert confined.view(StatusKind.GPU_POD, "ns/p.node") is None
     assert confined.view(StatusKind.GPU_POD, "ns/q.node") is None
+    # The pods of all nodes are watched.
+    every_pod(confined).apply("ADDED", bound("p", 0))
+    view = confined.view(StatusKind.GPU_POD, "ns/p.node")
+    assert isinstance(view, GpuPodView)
+    assert (view.consistency, view.is_of_known_pod) == (None, True)
 
 
 def test_a_gpu_pod_that_cannot_be_parsed_reports_nothing() -> None:

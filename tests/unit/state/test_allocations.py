@@ -94,6 +94,27 @@ def test_a_pod_without_an_allocation_that_sees_no_card_blocks_none(
     assert pods.charge(pod("a", requests, on="node", **fields)).unknown == unknown
 
 
+BY_CLAIM = {"extendedResourceClaimStatus": {"resourceClaimName": "a", "requestMappings": []}}
+
+
+@pytest.mark.parametrize(
+    ("requests", "fields", "lacks"),
+    [
+        pytest.param({GPU: "50"}, {}, True, id="a share"),
+        pytest.param({GPU: "50"}, {"annotations": {names.EPOCH: "7"}}, False, id="Berth bound it"),
+        pytest.param({GPU: "50"}, {"annotations": {"kubernetes.io/config.mirror": "0f"}}, False, id="a static pod"),
+        pytest.param({GPU: "50"}, {"status": BY_CLAIM}, False, id="a claim has its devices"),
+        pytest.param({GPU: "50"}, {"bare": True}, False, id="its image decides"),
+        pytest.param({NVIDIA: "1"}, {}, False, id="kubelet's"),
+        pytest.param({"cpu": "1"}, {}, False, id="no GPU"),
+    ],
+)
+def test_a_pod_that_another_program_bound_lacks_its_cards(requests: Raw, fields: Raw, *, lacks: bool) -> None:
+    status = fields.get("status", {})
+    raw = pod("a", requests, on="node", **{name: value for name, value in fields.items() if name != "status"})
+    assert pods.charge({**raw, "status": {**raw.get("status", {}), **status}}).lacks_cards == lacks
+
+
 # --- which types, and how many ----------------------------------------------------------------------------------
 
 BOTH = {"gpu": [CARD, claim(1, core=100)], "rdma": [claim(0, "rdma-0", rdma=1)], "fpga": [claim(0, "f", fpga=9)]}

@@ -16,11 +16,11 @@ from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import NodeView, StatusKind
 from berth_operator.state.watches import claims
-from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import GPU, NVIDIA, device, entry, every_pod, lease, node, parked, pod, popped, waiting, whole
 from tests.resource_claims import (
     NVIDIA_DRIVER,
     PCI,
+    ClaimsInTurns,
     allocated,
     claim,
     gpu,
@@ -51,7 +51,7 @@ class World:
         self.now = 100.0
         self.cluster = Cluster(grace=20.0, clock=lambda: self.now)
         self.cluster.set_own_pools(own)
-        self.to = ResourceClaims(self.cluster)
+        self.to = ClaimsInTurns(self.cluster)
         self.tables = {name: table for name, (_, table) in claims.sources(self.to).items()}
         self.pods = every_pod(self.cluster)
         self.cluster.node_cache.put_node(node())
@@ -617,7 +617,7 @@ def test_parameters_for_drivers_are_not_kept(kind: str) -> None:
         {"config": config} if kind == "device classes" else {"devices": {**raw["spec"]["devices"], "config": config}}
     )
     raw["status"] = {"allocation": {"devices": {"config": [{"source": "FromClass", **config[0]}]}}}
-    source, _ = claims.sources(ResourceClaims(Cluster(grace=1.0, clock=lambda: 0.0)))[kind]
+    source, _ = claims.sources(ClaimsInTurns(Cluster(grace=1.0, clock=lambda: 0.0)))[kind]
     kept = source.transform(raw)
     assert "parameters" not in str(kept)
     assert str(kept).count(f"{{'opaque': {{'driver': '{NVIDIA_DRIVER}'}}}}") >= 1

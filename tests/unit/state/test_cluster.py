@@ -234,6 +234,14 @@ def test_a_bound_pod_without_annotation_blocks_its_nodes_cards() -> None:
     world.placed()
 
 
+def test_a_pod_of_another_program_is_reported_and_blocks_no_card() -> None:
+    world = World()
+    world.pods.apply("ADDED", pod("blind", {GPU: "50"}, on="node"))
+    assert world.reported() == ["ns/blind"]
+    world.pods.apply("ADDED", HALF)
+    world.placed()
+
+
 def test_it_is_reported_when_node_and_device_are_known_too() -> None:
     world = World()
     other = pod("lost", {NVIDIA: "1"}, on="other")

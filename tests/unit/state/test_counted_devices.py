@@ -112,7 +112,7 @@ def test_an_added_vendor_is_counted_and_allocated_like_a_built_in_one(sign: str)
     outcome = outcome_of(of, pod("a", {name: 2}))
     if sign == "a Device":
         assert isinstance(outcome, Failure)
-        assert outcome.message.startswith("0/1 nodes are available: 1 node(s) have no example devices")
+        assert outcome.message.startswith("0/1 nodes are available: 1 node(s) have no GPUs of example")
     else:
         assert isinstance(outcome, Placement)
         assert [grant.minor for grant in outcome.grants] == ([] if sign == "nothing" else [0, 1])
@@ -185,7 +185,7 @@ def test_what_is_counted_is_given_by_kubelet_and_never_twice() -> None:
 @pytest.mark.parametrize("sign", ["a Lease", "a pod", "a Device"])
 def test_it_waits_for_the_cards_of_an_agent(sign: Sign) -> None:
     outcome = outcome_of(cluster(a=sign), pod("a", {AMD: 1}))
-    reason = "node(s) have no amd devices" if sign == "a Device" else "node(s) have no Device"
+    reason = "node(s) have no GPUs of AMD" if sign == "a Device" else "node(s) have no Device"
     assert isinstance(outcome, Failure)
     assert outcome.message.startswith(f"0/1 nodes are available: 1 {reason}")
 

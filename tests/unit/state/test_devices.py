@@ -10,6 +10,7 @@ from berth_api.device import DeviceStatus
 from berth_operator.core.values.inventory import CardFacts, CardInfo
 from berth_operator.state.objects import devices
 from tests.builders import A100, A100_BYTES, CORE, MEMORY, RATIO, condition, device, entry
+from tests.managed_fields import fields_of
 
 Raw = dict[str, Any]
 
@@ -562,3 +563,69 @@ def test_a_status_that_cannot_be_read_counts_as_empty(status: Raw) -> None:
 def test_how_large_and_fast_a_card_is(fields: Raw, facts: CardFacts) -> None:
     (card,) = devices.record(device("n", entry(0, **fields))).inventory.cards
     assert card.facts == facts
+
+
+# --- fields of other managers -------------------------------------------------------------------------------------
+
+
+def owned(raw: Raw, **managers: Raw) -> Raw:
+    """Return a Device with what these managers apply by force, in this order; `berth_agent` is the agent."""
+    entries: list[Raw] = []
+    for manager, applied in managers.items():
+        part = "status" if "status" in applied else "spec"
+        subresource = "status" if part == "status" else ""
+        fields = {"manager": manager.replace("_", "-"), "operation": "Apply", "subresource": subresource}
+        entries.append({**fields, "fieldsV1": fields_of(applied), "time": str(len(entries))})
+    return {**raw, "metadata": {**raw["metadata"], "managedFields": entries}}
+
+
+def reported(*cards: Raw, **status: Any) -> Raw:
+    return device("n", *cards, status=status, driver="570")
+
+
+SPEC: Raw = {"spec": {"driverVersion": "570", "devices": [entry(0), entry(1)]}}
+WITHOUT_HEALTH: Raw = {"spec": {**SPEC["spec"], "devices": [entry(0), {**entry(1)}]}}
+del WITHOUT_HEALTH["spec"]["devices"][1]["health"]
+HEALTH: Raw = {"spec": {"devices": [{"type": "gpu", "minor": 1, "health": True}]}}
+REPORT: Raw = {"status": {"bootID": "b", "foreign": []}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "foreign"),
+    [
+        pytest.param(owned(reported(entry(0), entry(1)), berth_agent=SPEC), "", id="all of the agent"),
+        pytest.param(reported(entry(0)), "", id="of a snapshot"),
+        pytest.param(owned(reported(entry(0)), devcluster=SPEC), "", id="that no agent has written"),
+        pytest.param(
+            owned(reported(entry(0), entry(1)), berth_agent=WITHOUT_HEALTH, kubectl=HEALTH),
+            "field manager kubectl wrote spec.devices[minor=1,type=gpu].health",
+            id="health",
+        ),
+        pytest.param(
+            owned(reported(entry(0), entry(1)), berth_agent=SPEC, argocd=SPEC), "", id="the same values of another"
+        ),
+        pytest.param(
+            owned(reported(entry(0), entry(1), entry(2)), berth_agent=SPEC, velero={"spec": {"devices": [entry(2)]}}),
+            "field manager velero wrote spec.devices[minor=2,type=gpu]",
+            id="a card",
+        ),
+        pytest.param(
+            owned(reported(entry(0), entry(1), foreign=[], bootID="b"), berth_agent=SPEC, velero=REPORT),
+            "field manager velero wrote status.bootID",
+            id="report",
+        ),
+        pytest.param(
+            owned(reported(entry(0), entry(1), model="x"), berth_agent=SPEC, velero={"status": {"model": "x"}}),
+            "",
+            id="what the operator writes",
+        ),
+    ],
+)
+def test_values_of_other_managers_are_found(raw: Raw, foreign: str) -> None:
+    assert devices.record(raw).foreign == foreign
+
+
+def test_values_that_the_agent_owns_again_are_trusted_again() -> None:
+    first = devices.record(owned(reported(entry(0), entry(1)), berth_agent=WITHOUT_HEALTH, kubectl=HEALTH))
+    again = devices.record(owned(reported(entry(0), entry(1)), berth_agent=SPEC, kubectl=HEALTH), first)
+    assert (bool(first.foreign), again.foreign) == (True, "")

@@ -15,10 +15,9 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
-from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import every_pod, gang, node, pod
 from tests.claims.objects import exactly, first_available, request
-from tests.resource_claims import NVIDIA_DRIVER, allocated, listed, resource_slice
+from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, listed, resource_slice
 from tests.unit.core.fleet.test_fleet import arrays
 
 Raw = dict[str, Any]
@@ -38,7 +37,7 @@ class Racks:
     def __init__(self, nodes: Mapping[str, Sequence[str]], *, cpu: str = "64") -> None:
         self.cluster = Cluster(grace=20.0, clock=lambda: 100.0)
         self.cluster.set_own_pools(OwnPools(drivers=frozenset({NVIDIA_DRIVER})))
-        self.to = ResourceClaims(self.cluster)
+        self.to = ClaimsInTurns(self.cluster)
         self.pods = every_pod(self.cluster)
         self.to.put_class({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}})
         for name, models in nodes.items():

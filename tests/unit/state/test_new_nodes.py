@@ -8,10 +8,12 @@ import pytest
 from berth_client import times
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import pods
 from tests.builders import NVIDIA, bare_node, condition, device, entry, pod, waiting, whole
+from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, resource_slice
 
 GPU_LABEL = {"nvidia.com/gpu.present": "true"}
 POD = waiting("a", {NVIDIA: 1})
@@ -133,6 +135,21 @@ def test_a_pod_that_holds_a_device_there_shows_that_the_node_has_started(*, gone
     world.pass_time(1)
     assert world.condition() == expected
     assert world.cluster.waker.version > version
+
+
+def test_a_pod_that_holds_a_device_by_claim_there_shows_it_as_well() -> None:
+    world = World()
+    world.created(0, offered={NVIDIA: 2})
+    world.cluster.node_cache.put_device(device("node", entry(0), entry(1)))
+    world.cluster.set_own_pools(OwnPools(drivers=frozenset({NVIDIA_DRIVER})))
+    to = ClaimsInTurns(world.cluster)
+    to.put_slice(resource_slice(gpu(0), gpu(1)))
+    to.put_claim(allocated("c", "gpu-0", pods=["uid-b"]))
+    world.cluster.put_bound(pod("b", on="node"))
+    world.pass_time(1)
+    world.created(10, offered={NVIDIA: 2}, conditions=[condition("Ready", "False")])
+    world.pass_time(1)
+    assert world.condition() == "Unschedulable"
 
 
 def test_a_node_whose_name_was_another_ones_is_starting_again() -> None:

@@ -18,7 +18,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.objects import groups
 from berth_operator.state.objects.pod_sets import Templates
-from berth_operator.state.watches import gang_owners, kueue, sinks, sources
+from berth_operator.state.watches import admission_rules, gang_owners, kueue, sinks, sources
 from berth_operator.state.watches.kueue import QuotaObjects
 from berth_operator.state.watches.pod_watches import ALIVE, ENDED, pods_where
 from berth_operator.state.watches.storage import Storage
@@ -153,6 +153,28 @@ _BODIES: Final[Mapping[str, Raw]] = {
         "status": {"conditions": [{"type": "Active", "status": "True"}]},
     },
     "priority classes": {"value": 5, "globalDefault": True, "preemptionPolicy": "Never"},
+    "limit ranges": {
+        "spec": {
+            "limits": [
+                {
+                    "type": "Container",
+                    "default": {"cpu": "1"},
+                    "defaultRequest": {"cpu": "500m"},
+                    "min": {"cpu": "1m"},
+                    "max": {"cpu": "8"},
+                    "maxLimitRequestRatio": {"cpu": "4"},
+                }
+            ]
+        }
+    },
+    "resource quotas": {
+        "spec": {
+            "hard": {"requests.cpu": "8"},
+            "scopes": ["Terminating"],
+            "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["a"]}]},
+        },
+        "status": {"used": {"requests.cpu": "1"}},
+    },
     "waiting pods": a_pod("waiting"),
     "bound pods": a_pod("bound", on="node", allocated=half(), status=_STATUS),
     "ended pods": a_pod("ended", on="node", status={"phase": "Failed"}),
@@ -179,6 +201,7 @@ class Watches:
         self.watches: Mapping[str, tuple[Source, Sink]] = {
             **others,
             **dict(kueue.sources(QuotaObjects(self.cluster, templates))),
+            **admission_rules.sources(self.cluster.admission_rules),
             **dict(gang_owners.sources(self.cluster, {owners.group for owners in OWNED.values()})),
             "waiting pods": (alive, sink),
             "bound pods": (alive, sink),
@@ -261,7 +284,6 @@ def deep() -> Any:
         ("owners of kind JobSet", {"spec": {"replicatedJobs": [{"name": deep()}]}}),
         ("owners of kind RayCluster", {"spec": {"workerGroupSpecs": 1}}),
         ("pod groups", {"spec": "x"}),
-        ("pod groups of scheduling.volcano.sh", {"spec": {"minMember": deep()}}),
         ("pod groups of scheduling.k8s.io", {}),
         ("admission checks", {}),
         ("admission checks", {"spec": {"controllerName": CONTROLLER}, "status": {"conditions": [None]}}),
@@ -276,6 +298,11 @@ def test_it_is_logged(kind: str, body: Raw) -> None:
         watches.put(kind, with_metadata(kind, body))
     assert [line["event"] for line in logs] == ["object cannot be read"]
     assert logs[0]["error"]
+
+
+def test_a_minimum_of_any_depth_is_a_problem_of_the_group() -> None:
+    raw = with_metadata("pod groups", {"spec": {"minMember": deep()}})
+    assert len(groups.group(raw).problem) < 200
 
 
 def test_a_workload_of_any_shape_hides_no_other_object() -> None:

@@ -1,6 +1,7 @@
 """A Node's resources for devices are compared with its pods' requests, in addition to the Device's cards."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import preempt
+from berth_operator.core.decision.promise import is_doubtful, promised
+from berth_operator.core.decision.reservation import lacking_resources
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.fleet.extended_resources import rows_by_class
+from berth_operator.core.values.pod_claims import NO_POD_CLAIMS
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches import claims
@@ -24,12 +28,14 @@ from tests.builders import (
     device,
     entry,
     half,
+    lease,
     node,
     pod,
     popped,
     waiting,
     whole,
 )
+from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, listed, resource_slice
 
 Raw = dict[str, Any]
 
@@ -164,11 +170,35 @@ def test_a_device_class_is_no_offer() -> None:
     table = claims.sources(ResourceClaims(of))["device classes"][1]
     assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
     table.apply("ADDED", {"metadata": {"name": "c"}, "spec": {"extendedResourceName": NVIDIA}})
-    assert message(of, pod("a", {NVIDIA: 1})) == claimed.format(NVIDIA)
+    assert message(of, pod("b", {NVIDIA: 1})) == SHORT.format(NVIDIA)
+    ClaimsInTurns(of).put_slice(resource_slice(gpu(0)))
+    assert message(of, pod("c", {NVIDIA: 1})) == claimed.format(NVIDIA)
     of.node_cache.put_node(node(offered={NVIDIA: 1}))
     assert wakes(of)
     table.apply("DELETED", {"metadata": {"name": "c"}, "spec": {"extendedResourceName": NVIDIA}})
     assert of.fleet.device_classes == {}
+
+
+def test_only_nodes_with_devices_of_a_class_are_said_to_provide_its_resource() -> None:
+    of = cluster({})
+    for name, labels in (("has", {}), ("nic", {}), ("none", {}), ("other", {"pool": "b"})):
+        of.node_cache.put_node(node(name, offered={}, labels={"pool": "a", **labels}))
+    to = ClaimsInTurns(of)
+    to.put_slice(resource_slice(gpu(0), node="has"))
+    to.put_slice(resource_slice(gpu(0), node="other"))
+    to.put_slice(resource_slice(listed("nic-0"), node="nic", driver="dra.net"))
+    selector = {"cel": {"expression": f'device.driver == "{NVIDIA_DRIVER}"'}}
+    to.put_class({"metadata": {"name": "c"}, "spec": {"extendedResourceName": NVIDIA, "selectors": [selector]}})
+    of.set_device_classes({"c": (NVIDIA, "")})
+    selected = {"nodeSelector": {"pool": "a"}}
+    expected = (
+        "0/5 nodes are available: 1 node(s) provide nvidia.com/gpu only by DeviceClass c (Berth allocates "
+        "ResourceClaims only from pools in claims.drivers or claims.pools of its configuration), 2 node(s) "
+        "didn't match Pod's node affinity/selector, 2 node(s) have no Device."
+    )
+    assert message(of, pod("a", {NVIDIA: 1}, **selected)) == expected
+    to.remove_slice(f"has-{NVIDIA_DRIVER}")
+    assert "only by DeviceClass" not in message(of, pod("b", {NVIDIA: 1}, **selected))
 
 
 @pytest.mark.parametrize(("resource", "woken"), [(NVIDIA, True), ("", False)])
@@ -211,6 +241,75 @@ def test_a_class_provides_cards_that_an_agent_lists_only_where_claims_get_them(
     of.put_pending(pod("a", {NVIDIA: 1}))
     rows = rows_by_class(of.fleet, of.pending["uid-a"].request)
     assert rows[NVIDIA][of.fleet.rows["node"]] == by_class
+
+
+class ByClass:
+    """A node of two cards whose label and offer change under a pod that has one of them by class."""
+
+    def __init__(self, scheduler: str = names.SCHEDULER) -> None:
+        self.of = Cluster(grace=20.0, clock=lambda: 0.0)
+        self.of.set_own_pools(OwnPools(drivers=frozenset({names.DRA_DRIVER})))
+        self.of.set_device_classes({"gpu": (NVIDIA, "")})
+        self.to = ClaimsInTurns(self.of)
+        self.to.put_class({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": NVIDIA}})
+        self.mode(names.CARDS_BY_CLAIMS, offered=0)
+        self.of.node_cache.put_device(device("node", entry(0), entry(1)))
+        self.of.node_cache.put_lease(lease())
+        self.to.put_slice(resource_slice(*map(gpu, (0, 1)), driver=names.DRA_DRIVER))
+        self.scheduler = scheduler
+
+    def mode(self, label: str, *, offered: int) -> None:
+        shown = {NVIDIA: offered}
+        self.of.node_cache.put_node(node(labels={names.CARDS_KEY: label}, offered=shown))
+
+    def bind(self, name: str, minor: int) -> Raw:
+        """Bind a pod by class, as the API server shows it."""
+        mapping = {"containerName": "main", "resourceName": NVIDIA, "requestName": "container-0-request-0"}
+        status = {"extendedResourceClaimStatus": {"resourceClaimName": name, "requestMappings": [mapping]}}
+        ours = {names.EPOCH: "1", f"main{names.BY_CLASS_SUFFIX}": NVIDIA} if self.scheduler == names.SCHEDULER else {}
+        raw = pod(name, {NVIDIA: 1}, on="node", annotations=ours, status=status, schedulerName=self.scheduler)
+        self.to.put_claim(allocated(name, f"gpu-{minor}", driver=names.DRA_DRIVER, pods=[f"uid-{name}"]))
+        self.of.put_bound(raw)
+        return raw
+
+
+@pytest.mark.parametrize("scheduler", [names.SCHEDULER, "default-scheduler"])
+def test_a_pod_by_class_uses_what_the_device_plugin_offers_as_kubelet_counts_it(scheduler: str) -> None:
+    world = ByClass(scheduler)
+    world.bind("by-class", 0)
+    # The label changes under the pod: the plug-in offers the card that no claim holds.
+    world.mode("name", offered=1)
+    assert message(world.of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
+    # Then the pod ends, and its card is offered as well.
+    world.of.remove_bound("uid-by-class")
+    world.to.remove_claim("ns/by-class")
+    world.mode("name", offered=2)
+    assert isinstance(decided(world.of, pod("b", {NVIDIA: 2})), Placement)
+
+
+def test_a_pod_by_class_counts_from_its_decision_on() -> None:
+    world = ByClass()
+    placed = decided(world.of, pod("by-class", {NVIDIA: 1}))
+    assert isinstance(placed, Placement)
+    assert placed.claims.by_class == {NVIDIA}
+    world.of.placements.assume(placed)
+    world.mode("name", offered=1)
+    assert message(world.of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
+
+
+def test_pods_by_class_do_not_use_up_what_no_device_plugin_offers() -> None:
+    world = ByClass()
+    world.of.node_cache.put_node(node("other", offered={NVIDIA: 1}))
+    world.bind("by-class", 0)
+    place = decided(world.of, pod("next", {NVIDIA: 1}))
+    assert isinstance(place, Placement)
+    # Neither for a promised place, nor for what a node lacks.
+    pending, row = place.pod, world.of.fleet.rows["node"]
+    assert not is_doubtful(world.of.fleet, pending.request, promised(place, "ns/workload", since=0, until=1), Policy())
+    assert lacking_resources(world.of.fleet, row, pending.request) == ()
+    world.mode("name", offered=0)
+    by_name = replace(place, claims=NO_POD_CLAIMS)
+    assert is_doubtful(world.of.fleet, pending.request, promised(by_name, "ns/workload", since=0, until=1), Policy())
 
 
 # --- what-ifs ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
+from berth_client.errors import ApiError
+from berth_client.lists import StreamedLists
+from berth_client.versions import Versions
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.pod_watches import PodTable, PodWatches, WatchedPods
 from tests.builders import GPU, NVIDIA, device, entry, node, pod, relist, whole
@@ -58,6 +62,7 @@ class Server:
     def __init__(self, *pods: Raw) -> None:
         self.pods = pods
         self.watching: list[str] = []
+        self.versions, self.streamed_lists = Versions(), StreamedLists()
 
     async def request(self, _method: str, _path: str, *, params: Mapping[str, str] | None = None) -> Any:
         assert params is not None
@@ -68,6 +73,8 @@ class Server:
         self, _path: str, params: Mapping[str, str], *, idle_timeout: float
     ) -> AsyncGenerator[bytes, None]:
         assert idle_timeout
+        if "sendInitialEvents" in params:
+            raise ApiError(422, "Invalid", "sendInitialEvents is forbidden")
         self.watching.append(params["fieldSelector"])
         try:
             yield b""
@@ -144,3 +151,20 @@ async def test_the_same_names_again_change_nothing(cluster: Cluster) -> None:
 
 def uids(pods: Sequence[Raw]) -> set[str]:
     return {pod["metadata"]["uid"] for pod in pods}
+
+
+def test_the_highest_term_of_listed_pods_is_known(cluster: Cluster) -> None:
+    table = PodTable(cluster)
+    ours = WatchedPods(table, "ours".__eq__)
+    bound = {names.EPOCH: "41"}
+    relist(
+        ours,
+        [
+            pod("a", on="node", schedulerName="ours", annotations=bound),
+            pod("b", on="node", schedulerName="ours", annotations={names.EPOCH: "40"}),
+            pod("waits", schedulerName="ours", annotations={names.EPOCH: "90"}),
+            pod("strange", on="node", schedulerName="ours", annotations={names.EPOCH: "9" * 18}),
+            pod("broken", on="node", schedulerName="ours", annotations={names.EPOCH: "x"}),
+        ],
+    )
+    assert table.highest_epoch == 41

@@ -482,7 +482,7 @@ def test_how_important_a_placed_pod_is() -> None:
     assert (old.priority, old.started) == (-5, 60)
 
 
-def test_what_a_class_provides_is_taken_of_the_claim_as_the_binding_records_it_and_not_the_status() -> None:
+def test_kubelet_allocates_none_of_what_a_class_provides_as_the_binding_records_it_and_not_the_status() -> None:
     mapping = {"containerName": "main", "resourceName": NVIDIA, "requestName": "r"}
     status = {"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": [mapping]}}
     annotations = {names.EPOCH: "1", f"main{names.BY_CLASS_SUFFIX}": NVIDIA}
@@ -490,12 +490,13 @@ def test_what_a_class_provides_is_taken_of_the_claim_as_the_binding_records_it_a
     forged = pod("b", {NVIDIA: 1}, on="node", annotations={names.EPOCH: "1"}, status=status)
     theirs = pod("c", {NVIDIA: 1}, on="node", status=status, schedulerName="default-scheduler")
     assert [dict(pods.charge(each).plugin_requests) for each in (recorded, forged, theirs)] == [{}, {NVIDIA: 1}, {}]
-    assert [NVIDIA in dict(pods.charge(each).resources) for each in (recorded, forged, theirs)] == [False, True, False]
+    # But it counts the pods as users of what the node's device plugin offers.
+    assert all(dict(pods.charge(each).resources)[NVIDIA] == 1 for each in (recorded, forged, theirs))
     assert pods.charge(recorded).unknown == ()
 
 
 @pytest.mark.parametrize("kubernetes", [36, 37])
-def test_what_kubelet_reports_of_resources_that_a_claim_provides_does_not_count(kubernetes: int) -> None:
+def test_what_kubelet_reports_of_resources_that_a_claim_provides_is_no_device_by_name(kubernetes: int) -> None:
     """kubelet reports them of containers, and from 1.36 on as a sum of the pod."""
     reported = {"allocatedResources": {NVIDIA: "1", "cpu": "1"}, "resources": {"requests": {NVIDIA: "1", "cpu": "2"}}}
     mapping = {"containerName": "main", "resourceName": NVIDIA, "requestName": "container-0-request-0"}
@@ -509,4 +510,7 @@ def test_what_kubelet_reports_of_resources_that_a_claim_provides_does_not_count(
     theirs = pod("b", {NVIDIA: 1, "cpu": "1"}, on="node", status=status, schedulerName="default-scheduler")
     for charge in (pods.charge(each, kubernetes=kubernetes) for each in (ours, theirs)):
         assert (charge.unknown, dict(charge.plugin_requests)) == ((), {})
-        assert {name: amount for name, amount in charge.resources if amount and name != "pods"} == {"cpu": 2000}
+        assert {name: amount for name, amount in charge.resources if amount and name != "pods"} == {
+            "cpu": 2000,
+            NVIDIA: 1,
+        }

@@ -15,12 +15,20 @@ from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.pending_pods import CLAIMS_SECONDS
 from berth_operator.state.watches import claims
-from berth_operator.state.watches.claims import ResourceClaims
 from tests import builders
 from tests.builders import GPU, device, entry, every_pod, lease, node, pod
 from tests.claims import objects
 from tests.claims.objects import exactly, first_available, request
-from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, listed, resource_slice, taint, taint_rule
+from tests.resource_claims import (
+    NVIDIA_DRIVER,
+    ClaimsInTurns,
+    allocated,
+    gpu,
+    listed,
+    resource_slice,
+    taint,
+    taint_rule,
+)
 
 Raw = dict[str, Any]
 Event = Callable[["World"], object]
@@ -35,7 +43,7 @@ class World:
         self.now = 100.0
         self.cluster = Cluster(grace=20.0, clock=lambda: self.now)
         self.cluster.set_own_pools(own)
-        self.to = ResourceClaims(self.cluster)
+        self.to = ClaimsInTurns(self.cluster)
         self.tables = {name: table for name, (_, table) in claims.sources(self.to).items()}
         self.pods = every_pod(self.cluster)
         for name in nodes or ("node",):
@@ -156,7 +164,8 @@ def test_a_claim_of_a_template_is_found_by_the_pods_status() -> None:
     world.cluster.put_pending(raw)
     fleet = world.cluster.fleet
     assert (
-        reason(decide(fleet, world.cluster.pending["uid-p"], Policy())) == 'pod "ns/p": ResourceClaim not created yet'
+        reason(decide(fleet, world.cluster.pending["uid-p"], Policy()))
+        == 'pod "ns/p": ResourceClaim not created yet; check that ResourceClaimTemplate t exists'
     )
     owner = {"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
     world.put_claim(name="p-gpu-x", metadata={"ownerReferences": [owner]})
@@ -600,6 +609,33 @@ def test_nodes_with_an_invalid_pool_have_kubernetes_reason() -> None:
     assert isinstance(outcome, Failure)
     expected = "0/2 nodes are available: 1 cannot allocate all claims, 1 invalid resource pools were encountered."
     assert outcome.message == expected
+
+
+def test_a_node_that_a_pod_does_not_select_counts_as_such_whatever_its_claims_find() -> None:
+    world = World("a", "b", "c")
+    world.cluster.node_cache.put_node(node("a", labels={"host": "a"}))
+    world.put_claim(request(count=9))
+    outcome = decide(world.cluster.fleet, world.pending("p", nodeSelector={"host": "a"}), Policy())
+    assert isinstance(outcome, Failure)
+    assert "1 cannot allocate all claims, 2 node(s) didn't match Pod's node affinity/selector" in outcome.message
+
+
+def test_a_node_that_a_pod_does_not_select_counts_as_such_before_its_devices_are_compared() -> None:
+    world = World(*(f"n{number}" for number in range(60)))
+    for number in range(20):
+        world.cluster.node_cache.put_node(node(f"n{number}", labels={"pool": "a"}))
+    world.put_claim(request(where='device.attributes["gpu.nvidia.com"].uuid in ["GPU-7"]'))
+    pod_ = world.pending("p", nodeSelector={"pool": "a"})
+    work, messages = world.cluster.fleet.claims.supply.work, list[str]()
+    while not messages or work.goes_on:
+        work.refill(300)
+        outcome = decide(world.cluster.fleet, pod_, Policy())
+        assert isinstance(outcome, Failure)
+        messages.append(outcome.message)
+        assert len(messages) < 20
+    excluded = "node(s) didn't match Pod's node affinity/selector"
+    assert all(f"40 {excluded}" in message for message in messages)
+    assert len(messages) > 1
 
 
 def test_an_invalid_pool_does_not_matter_where_the_claims_are_met() -> None:

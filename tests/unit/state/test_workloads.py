@@ -8,6 +8,7 @@ import pytest
 from berth_api import names
 from berth_api.values.selectors import Requirement
 from berth_operator.core.dra.fields import Field, FieldError
+from berth_operator.core.values.pod_admission import PriorityClass
 from berth_operator.core.values.quota_workload import CheckState, PodSet, QuotaWorkload
 from berth_operator.state.objects import pod_sets, terms, topology_assignments, workloads
 from berth_operator.state.objects.pod_sets import MAX_PODS, Templates, UnknownFlavorError
@@ -196,8 +197,8 @@ def test_what_other_checks_add_to_pods_counts_once_they_are_ready() -> None:
 
 
 CLASSES = {
-    "high": {"value": 1000, "preemptionPolicy": "Never"},
-    "usual": {"value": 5, "globalDefault": True},
+    "high": PriorityClass(value=1000, preempts=False),
+    "usual": PriorityClass(value=5, is_default=True),
 }
 
 
@@ -208,6 +209,8 @@ CLASSES = {
         ({"priorityClassName": "high"}, 1000, False),
         ({"priority": 3}, 3, True),
         ({"priority": 6}, 5, True),
+        ({"priorityClassName": "gone"}, 0, False),
+        ({"priorityClassName": "gone", "priority": -3}, -3, False),
     ],
 )
 def test_the_priority_of_pods_is_that_of_their_class(spec: Raw, priority: int, preempts: bool) -> None:
@@ -331,3 +334,14 @@ def test_they_select_them_as_the_pods_will() -> None:
     raw = workload("job", pod_set(nodeSelector={"zone": "z"}), assigned=[assignment(topologyAssignment=domains)])
     [pod] = only_set(raw).pods
     assert pod.request.node_selector == terms.node_selector({"zone": "z", "a-rack": "r"})
+
+
+def test_the_pods_that_exist_are_the_owners_of_a_workload() -> None:
+    """Kueue adds each pod of a group as an owner, also if another object made the Workload."""
+    owners = [{"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "l", "uid": "l"}]
+    owners += [{"apiVersion": "v1", "kind": "Pod", "name": name, "uid": name} for name in "ab"]
+    raw = with_quota("job")
+    raw["metadata"]["ownerReferences"] = owners
+    view = workloads.read(workloads.transform(raw), (CHECK,), lambda _: ())
+    assert view is not None
+    assert view.workload.existing == 2

@@ -16,9 +16,8 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
-from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import device, entry, lease, node, pod, pod_group, whole
-from tests.resource_claims import allocated, gpu, resource_slice
+from tests.resource_claims import ClaimsInTurns, allocated, gpu, resource_slice
 
 pytestmark = pytest.mark.looptime
 
@@ -39,12 +38,14 @@ class Scene:
         self.reads = 0
         self.policy = Policy(switched_off=frozenset({"injected"}))
         self.binds = RecentBinds()
+        self.refusals: dict[str, str] = {}
         self.explainer = Explainer(
             cluster=self.cluster,
             pods=self,
             policy=lambda _: self.policy,
             managed=lambda: {SCHEDULER},
             ranking=self.binds.of,
+            refusal=lambda uid: self.refusals.get(uid, ""),
             reservation=lambda _uid: "reserved on n1: 1 of 2 GPUs are free.",
             term=lambda: 1,
         )
@@ -325,11 +326,16 @@ def backing_off(scene: Scene) -> None:
 
 
 def bound_with_a_claim(scene: Scene) -> None:
-    claims = ResourceClaims(scene.cluster)
+    claims = ClaimsInTurns(scene.cluster)
     claims.put_slice(resource_slice(gpu(1), node="n1"))
     claims.put_claim(allocated("c", "gpu-1", node="n1", pods=["uid-p"]))
     by_claim = [{"name": "c", "resourceClaimName": "c"}]
     scene.add(pod("p", {}, on="n1", schedulerName=SCHEDULER, resourceClaims=by_claim))
+
+
+def refused(scene: Scene) -> None:
+    backing_off(scene)
+    scene.refusals["uid-p"] = "decided for n1, refused by webhook/x: no"
 
 
 GATES = [{"name": "example.com/quota"}, {"name": "example.com/topology"}]
@@ -342,6 +348,8 @@ OTHER = {"schedulerName": "default-scheduler"}
         pytest.param(lambda scene: scene.add(pod("p", ONE)), {"state": "Active", "fitsNow": True,
                      "message": "the pod has not been tried yet"}, id="about to be tried"),
         pytest.param(backing_off, {"state": "BackingOff"}, id="backs off"),
+        pytest.param(refused, {"state": "BackingOff", "refusal": "decided for n1, refused by webhook/x: no"},
+                     id="refused"),
         pytest.param(reserved, {"reservation": {"node": "n1", "message": "reserved on n1: 1 of 2 GPUs are free."}},
                      id="node reservation"),
         pytest.param(in_a_gang, {"gang": {"name": "g", "members": 2, "required": 3, "firstWithoutPlace": ""},
@@ -355,6 +363,14 @@ OTHER = {"schedulerName": "default-scheduler"}
         pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", bare=True, schedulerName=SCHEDULER)),
                      {"state": "Bound", "message": "bound to n1; which gpu it holds is not known: its allocation "
                       "cannot be read"}, id="bound without an allocation"),
+        pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", schedulerName=SCHEDULER)),
+                     {"state": "Bound", "message": "bound to n1, but not by Berth, so its containers see no GPU: "
+                      "delete the pod"}, id="bound by a scheduler of the same name"),
+        pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", **OTHER)),
+                     {"state": "NotManaged", "message": 'Berth does not schedule pods of schedulerName '
+                      '"default-scheduler": it has kubernetes.io/gpu; write spec.schedulerName: berth-scheduler; '
+                      "bound to n1, but not by Berth, so its containers see no GPU: delete the pod"},
+                     id="bound by another scheduler without a card"),
         pytest.param(lambda scene: scene.add(pod("p", {"nvidia.com/gpu": "0"}, on="n1", schedulerName=SCHEDULER)),
                      {"state": "Bound", "message": "bound to n1; it holds no device, because it requests none: "
                       "container main has nvidia.com/gpu: 0"}, id="bound without a device"),
@@ -368,7 +384,8 @@ OTHER = {"schedulerName": "default-scheduler"}
                      id="bound by another scheduler"),
         pytest.param(lambda scene: scene.add(pod("p", {"nvidia.com/gpumem": "100"}, schedulerName="volcano")),
                      {"state": "NotManaged", "message": 'Berth does not schedule pods of schedulerName "volcano": it '
-                      "has nvidia.com/gpumem; write spec.schedulerName: berth-scheduler"}, id="left to Volcano"),
+                      "has nvidia.com/gpumem; write spec.schedulerName: berth-scheduler, or give a profile of "
+                      "Berth this name to leave the pods unchanged"}, id="left to Volcano"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, **OTHER)), {"state": "NotManaged"}, id="another scheduler"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, schedulerName=SCHEDULER, schedulingGates=GATES)),
                      {"state": "Gated", "message": "scheduling is blocked by gates: example.com/quota, "

@@ -15,11 +15,10 @@ from berth_operator.apis.aggregated.openapi import V2, V3
 from berth_operator.apis.visibility.documents import DOCUMENTS, OBJECTS
 from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, KINDS, QUEUE, RowKind
 from berth_operator.core.fleet.dra.store import OwnPools
-from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import A100, pod, whole
 from tests.claims.objects import claim, request
-from tests.resource_claims import NVIDIA_DRIVER, gpu, resource_slice
-from tests.unit.visibility.test_explainer import SCHEDULER, Scene, in_a_gang, reserved
+from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, gpu, resource_slice
+from tests.unit.visibility.test_explainer import SCHEDULER, Scene, in_a_gang, refused, reserved
 from tests.unit.visibility.test_row_cache import State
 
 HEAD = {"apiVersion", "kind"}
@@ -91,7 +90,7 @@ async def test_every_field_of_a_row_is_written_and_no_other() -> None:
 @pytest.mark.looptime
 async def test_every_field_of_an_explanation_is_written_and_no_other() -> None:
     written = set[str]()
-    for setup in (reserved, in_a_gang, with_a_claim, bound):
+    for setup in (refused, reserved, in_a_gang, with_a_claim, bound):
         scene = Scene()
         setup(scene)
         written |= (await scene.explain("p")).keys()
@@ -116,7 +115,7 @@ def test_the_published_schemas_are_those_of_the_types() -> None:
 
 def with_a_claim(scene: Scene) -> None:
     scene.cluster.set_own_pools(OwnPools(drivers=frozenset({NVIDIA_DRIVER})))
-    to = ResourceClaims(scene.cluster)
+    to = ClaimsInTurns(scene.cluster)
     to.put_slice(resource_slice(gpu(0), gpu(1), node="n1"))
     to.put_class({"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": "false"}}]}})
     to.put_claim({**claim(request(count=2)), "metadata": {"name": "c", "namespace": "ns", "uid": "uid-c"}})

@@ -10,9 +10,10 @@ from structlog.testing import capture_logs
 from berth_client.errors import ApiError
 from berth_operator.apis.visibility.registration import (
     AWAY_PERIOD,
+    BACKOFF,
     NOT_REACHED,
-    PAUSES,
     PERIOD,
+    UNAVAILABLE_SECONDS,
     UNREACHABLE_SECONDS,
     Registration,
 )
@@ -121,7 +122,7 @@ async def test_a_replica_that_serves_registers_itself(before: Object | None) -> 
 async def test_what_the_api_server_does_not_reach_is_deleted_and_tried_again_later() -> None:
     api = ApiServer(None)
     task = asyncio.create_task(registration().keep(api, lambda: "bundle"))
-    for pause in (PAUSES[0], 2 * PAUSES[0], 4 * PAUSES[0]):
+    for pause in (BACKOFF.first, 2 * BACKOFF.first, 4 * BACKOFF.first):
         await asyncio.sleep(PERIOD / 2)
         api.say_available("False", NOT_REACHED)
         await asyncio.sleep(UNREACHABLE_SECONDS - PERIOD)
@@ -138,22 +139,41 @@ async def test_what_the_api_server_does_not_reach_is_deleted_and_tried_again_lat
     api.say_available("False", NOT_REACHED)
     await asyncio.sleep(UNREACHABLE_SECONDS + 2 * PERIOD)
     assert api.spec is None
-    await asyncio.sleep(PAUSES[0] + PERIOD)
+    await asyncio.sleep(BACKOFF.first + PERIOD)
     assert api.registered == REGISTERED
     task.cancel()
 
 
-@pytest.mark.parametrize(("status", "reason"), [("True", "Passed"), ("False", "MissingEndpoints")])
-async def test_what_the_api_server_does_not_reach_for_a_moment_stays(status: str, reason: str) -> None:
+async def test_what_the_api_server_does_not_reach_for_a_moment_stays() -> None:
     api = ApiServer(REGISTERED)
     task = asyncio.create_task(registration().keep(api, lambda: "bundle"))
     for _ in range(5):
+        # As while a replica starts.
+        api.say_available("False", "MissingEndpoints")
+        await asyncio.sleep(UNREACHABLE_SECONDS * 2)
         api.say_available("False", NOT_REACHED)
         await asyncio.sleep(UNREACHABLE_SECONDS / 2)
-        api.say_available(status, reason)
-        await asyncio.sleep(UNREACHABLE_SECONDS * 2)
+        api.say_available("True", "Passed")
+        await asyncio.sleep(2 * PERIOD)
     assert api.registered == REGISTERED
     assert api.writes == 0
+    task.cancel()
+
+
+@pytest.mark.parametrize("reason", ["ServiceNotFound", "EndpointsNotFound", "MissingEndpoints"])
+async def test_what_has_no_endpoints_for_long_is_deleted_so_that_namespaces_can_be(reason: str) -> None:
+    api = ApiServer(REGISTERED)
+    task = asyncio.create_task(registration().keep(api, lambda: "bundle"))
+    api.say_available("False", reason)
+    await asyncio.sleep(UNAVAILABLE_SECONDS - PERIOD)
+    assert api.registered == REGISTERED
+    await asyncio.sleep(3 * PERIOD)
+    assert api.spec is None
+    # It is created again, and its time begins again, too.
+    await asyncio.sleep(BACKOFF.first)
+    api.say_available("False", reason)
+    await asyncio.sleep(UNAVAILABLE_SECONDS - PERIOD)
+    assert api.registered == REGISTERED
     task.cancel()
 
 

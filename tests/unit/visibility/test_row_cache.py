@@ -30,9 +30,8 @@ from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
-from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import device, entry, lease, node, pod, whole
-from tests.resource_claims import allocated, listed, resource_slice
+from tests.resource_claims import ClaimsInTurns, allocated, listed, resource_slice
 from tests.unit.visibility.iterations import iterations
 
 pytestmark = pytest.mark.looptime
@@ -497,7 +496,7 @@ async def test_a_rendering_that_fails_ends_watches_and_no_more() -> None:
 async def test_who_holds_a_card_by_claim() -> None:
     state = State()
     state.add_node("n1")
-    claims = ResourceClaims(state.cluster)
+    claims = ClaimsInTurns(state.cluster)
     card = listed("gpu-0", {f"{DRA_DRIVER}/uuid": "GPU-0"})
     claims.put_slice(resource_slice(card, node="n1", driver=DRA_DRIVER))
     state.cluster.put_bound(pod("p", {}, on="n1", resourceClaims=[{"name": "c", "resourceClaimName": "c"}]))
@@ -515,7 +514,7 @@ async def test_who_holds_a_card_by_claim() -> None:
 async def test_rows_show_an_instance_that_a_claim_has_as_soon_as_a_slice_lists_it() -> None:
     state = State()
     state.add_node("n1")
-    claims = ResourceClaims(state.cluster)
+    claims = ClaimsInTurns(state.cluster)
     state.cluster.put_bound(pod("p", {}, on="n1", resourceClaims=[{"name": "c", "resourceClaimName": "c"}]))
     claims.put_claim(allocated("c", "gpu-0-part", node="n1", driver=DRA_DRIVER, pods=["uid-p"]))
     [node_row], [pod_row] = bodies(await later(state.fleet)), bodies(await later(state.holders))

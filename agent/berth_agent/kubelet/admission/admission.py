@@ -12,6 +12,7 @@ from typing import Final, NoReturn, Protocol
 
 import structlog
 
+from berth_agent.event_writer import DEVICES_REFUSED, InvolvedObject
 from berth_agent.kubelet.admission import choice
 from berth_agent.kubelet.admission.checkpoint import CheckpointData
 from berth_agent.kubelet.admission.choice import DefaultPreference, PreferenceRequest, Proposal
@@ -22,6 +23,7 @@ from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.readings import ClaimedByContainer
 from berth_api.device import ClaimedDevice
+from berth_api.values import keys
 
 LIST_SECONDS: Final = 1.0
 """Kubelet admits nothing while it waits for us."""
@@ -31,6 +33,9 @@ LISTED: Final = 16
 """Devices that it names of each."""
 QUIET: Final = 0.5
 """Seconds without a new pod after which the scheduler is expected to know that the agent is leaving."""
+STOPPED_SECONDS: Final = 10.0
+"""Seconds between two looks for pods that are being deleted and have stopped. Two looks in a row must show it, because
+kubelet may be starting a pod whose deletion it has not seen."""
 POLL: Final = 0.05
 """Seconds between two looks for waiting pods."""
 
@@ -59,7 +64,7 @@ class KubeletClient(Protocol):
 
 
 class PodSource(Protocol):
-    """The pods of the node on the API server, and Events on them."""
+    """The pods of the node on the API server."""
 
     async def pods(self) -> tuple[list[Pod], int]:
         """List the node's pods at quorum, with the version of the list.
@@ -69,8 +74,12 @@ class PodSource(Protocol):
         """
         ...
 
-    def warn(self, pods: Sequence[Pod], text: str) -> None:
-        """Have an Event created on the pods that kubelet was refused. Kubelet does not wait for it."""
+
+class EventSink(Protocol):
+    """Events about pods."""
+
+    def warn(self, involved: InvolvedObject, reason: str, message: str) -> None:
+        """Have an Event created. Kubelet does not wait for it."""
         ...
 
 
@@ -79,6 +88,10 @@ class CheckpointStore(Protocol):
 
     def load(self) -> CheckpointData:
         """Return the data of the last run."""
+        ...
+
+    def is_changed(self) -> bool:
+        """Return whether another program removed or changed the data since they were saved."""
         ...
 
     def save(self, *, pending: Iterable[PendingAllocation], holdings: Iterable[Holding], units: Units) -> None:
@@ -98,6 +111,7 @@ class Admission:
         *,
         kubelet: KubeletClient,
         server: PodSource,
+        events: EventSink,
         memory: CheckpointStore,
         running: Callable[[], frozenset[str]],
         default_preference: DefaultPreference = choice.first_available,
@@ -116,12 +130,19 @@ class Admission:
         """Whether the last refresh may have found something new."""
         self._kubelet = kubelet
         self._server = server
+        self._events = events
         self._memory = memory
         self._running = running
         self._clock = clock
         self._lock = asyncio.Lock()
         self._proposal: Proposal | None = None
         self._failure = ""
+        self._unsaved = ""
+        """Why the checkpoint could not be written last; empty if it could."""
+        self._idle: frozenset[str] = frozenset()
+        """UIDs of the pods that had stopped at the last look."""
+        self._look_at = 0.0
+        """When to look again."""
         self._reports: tuple[ContainerReport, ...] | None = None
         """What kubelet reported last."""
         self.claim_users: tuple[ClaimedByContainer, ...] = ()
@@ -156,14 +177,19 @@ class Admission:
         """Admit that kubelet allocates these devices to a container.
 
         Raises:
-            AllocationRefusedError: no waiting pod can be the pod that gets them.
+            AllocationRefusedError: neither a waiting pod nor a static pod can be the pod that gets them.
         """
         requested = frozenset(ids)
         async with self._lock:
             key = choice.explain(self.mirror.snapshot(), resource, requested, self._proposal)
             if key is None:
-                await self._list_pods()
-                key = choice.explain(self.mirror.snapshot(), resource, requested, self._proposal)
+                is_listed = await self._list_pods()
+                snapshot = self.mirror.snapshot()
+                key = choice.explain(snapshot, resource, requested, self._proposal)
+                if key is None and is_listed and choice.is_for_static_pod(snapshot, resource, requested):
+                    _log.info("allocated to a static pod", resource=resource, ids=_listed(sorted(requested)))
+                    self.changed.set()
+                    return
             if key is None:
                 self._refuse(resource, requested)
             self.mirror.record_allocation(key, resource, requested, self._clock())
@@ -199,9 +225,10 @@ class Admission:
             await self._read_kubelet()
             is_open = self.mirror.has_lingering or not self.mirror.is_confirmed
             await self._release_ended()
+            await self._see_stopped()
             self.has_news = self.changed.is_set() or is_open
             self.changed.clear()
-            if self.has_news:
+            if self.has_news or self._unsaved or self._memory.is_changed():
                 self._save()
 
     def replace_pods(self, pods: list[Pod], version: int) -> None:
@@ -250,18 +277,36 @@ class Admission:
         if self.mirror.has_lingering:
             self.mirror.release_ended(await asyncio.to_thread(self._running))
 
-    async def _list_pods(self) -> None:
-        """List the pods: kubelet may know one that our watch has not delivered yet."""
+    def restore_stopped(self, uids: Iterable[str]) -> None:
+        """Restore the UIDs of the pods that had stopped, from the last run in the same boot."""
+        self.mirror.stopped = self._idle = frozenset(uids)
+
+    async def _see_stopped(self) -> None:
+        """Look for pods that are being deleted and have stopped, as long as there are pods that are being deleted."""
+        if not self.is_ready or self._clock() < self._look_at:
+            return
+        before, self._idle = self._idle, frozenset()
+        if self.mirror.has_deleting:
+            self._look_at = self._clock() + STOPPED_SECONDS
+            claiming = {keys.join(user.device.namespace, user.pod) for user in self.claim_users}
+            self._idle = self.mirror.idle(await asyncio.to_thread(self._running), claiming)
+        if (stopped := self._idle & before) != self.mirror.stopped:
+            self.mirror.stopped = stopped
+            self.changed.set()
+
+    async def _list_pods(self) -> bool:
+        """List the pods: kubelet may know one that our watch has not delivered yet. Return whether that succeeded."""
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 pods, version = await self._server.pods()
         except (UnavailableError, TimeoutError) as error:
             _log.warning("pods of the node not listed, going by what is known", reason=str(error) or "no answer")
-            return
+            return False
         # While the list was on its way, the watch may have delivered later events, which it does not repeat. It has
         # then delivered all that the list shows.
         if version >= self.mirror.version:
             self.replace_pods(pods, version)
+        return True
 
     def _save(self) -> None:
         if not self.is_ready:
@@ -272,7 +317,11 @@ class Admission:
                 pending=self.mirror.pending, holdings=self.mirror.saved_holdings(), units=self.mirror.units
             )
         except OSError as error:
-            _log.error("checkpoint not written: a restart now forgets what kubelet was promised", reason=str(error))
+            if str(error) != self._unsaved:
+                _log.error("checkpoint not written: a restart now forgets what kubelet was promised", reason=str(error))
+            self._unsaved = str(error)
+        else:
+            self._unsaved = ""
 
     def _refuse(self, resource: str, ids: Ids) -> NoReturn:
         snapshot = self.mirror.snapshot()
@@ -283,7 +332,8 @@ class Admission:
             f" ({waiting_pods})" if waiting_pods else f", and none waits for {len(ids)} of them"
         )
         _log.error("kubelet was refused", resource=resource, ids=_listed(sorted(ids)), waiting=waiting_pods)
-        self._server.warn(list(waiting.values()), text)
+        for pod in waiting.values():
+            self._events.warn(InvolvedObject("Pod", pod.namespace, pod.name, pod.uid), DEVICES_REFUSED, text)
         raise AllocationRefusedError(text)
 
 

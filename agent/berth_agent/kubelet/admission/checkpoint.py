@@ -16,6 +16,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from berth_agent import files
+from berth_agent.files import FileIdentity
 from berth_agent.kubelet.admission.mirror import Holding, PendingAllocation
 from berth_agent.kubelet.admission.snapshot import ContainerKey
 from berth_agent.kubelet.admission.units import Units
@@ -85,6 +86,8 @@ class Checkpoint:
         self._path = path
         self._boot_id = boot_id
         self._last = b""
+        self._written: FileIdentity | None = None
+        """The file as it was written."""
 
     def load(self) -> CheckpointData:
         """Return the data of the last run; empty, with a log line, if the file cannot be used."""
@@ -134,8 +137,15 @@ class Checkpoint:
             return f"not kept: {error}"
         return str(aside)
 
+    def is_changed(self) -> bool:
+        """Return whether another program removed or changed the file since it was written."""
+        try:
+            return bool(self._last) and files.identity(self._path) != self._written
+        except OSError:
+            return True
+
     def save(self, *, pending: Iterable[PendingAllocation], holdings: Iterable[Holding], units: Units) -> None:
-        """Write it where it changed.
+        """Write it where it changed, also if another program removed or changed it.
 
         Raises:
             OSError: it cannot be written.
@@ -167,14 +177,14 @@ class Checkpoint:
             "parents": dict(units.parents),
         }
         text = orjson.dumps({"version": VERSION, "checksum": _checksum(payload), "payload": payload})
-        if text == self._last:
+        if text == self._last and not self.is_changed():
             return
         folder = self._path.parent
         own = {self._path.with_suffix(suffix).name for suffix in (self._path.suffix, DRAFT, ASIDE)}
         if files.is_own_folder(folder, own):
             # It has only files of ours, or is not there yet: it is closed to others.
             files.make_folder(folder, mode=FOLDER_MODE, parents=True)
-        files.write(self._path, text, mode=MODE, draft=self._path.with_suffix(DRAFT).name)
+        self._written = files.write(self._path, text, mode=MODE, draft=self._path.with_suffix(DRAFT).name)
         self._last = text
 
     def _payload(self, text: bytes) -> _Payload:

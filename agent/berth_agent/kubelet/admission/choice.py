@@ -81,6 +81,16 @@ def explain(snapshot: AdmissionSnapshot, resource: str, ids: Ids, proposal: Prop
     return None
 
 
+def is_for_static_pod(snapshot: AdmissionSnapshot, resource: str, ids: Ids) -> bool:
+    """Return whether kubelet can be allocating these devices to a static pod, given that all Pod objects are known.
+
+    Kubelet creates the Pod object of a static pod only after its admission. If the devices are refused, the static pod
+    fails, and kubelet does not try it again before its file changes. No other container may wait for as many devices,
+    and no pod may have them.
+    """
+    return not snapshot.pending_containers(resource, len(ids)) and ids <= frozenset(_unclaimed(snapshot, ids, ()))
+
+
 def _is_explained(candidate: PendingContainer, ids: Ids, allowed: Ids) -> bool:
     """Return whether a container can be given these devices.
 

@@ -59,6 +59,21 @@ class ContainerReport:
     by_resource: Mapping[str, Ids]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class UnmatchedUnit:
+    """A unit that a container has by an id that does not show its card."""
+
+    id: str
+    resource: str
+    """Empty if kubelet does not report it any more."""
+    pod: str
+    """namespace/name."""
+    cards: tuple[str, ...]
+    """Ids of the cards that the id may stand for, sorted; all of the node if it stands for none."""
+    is_named: bool
+    """Whether the id stands for a card at all."""
+
+
 class Mirror:
     """The state of one node's admission."""
 
@@ -76,10 +91,17 @@ class Mirror:
         """UIDs of pods that kubelet reported once and does not any more: it will not admit them again."""
         self._doubtful: set[str] = set()
         """UIDs of pods with an allocation that kubelet never reported."""
+        self.stopped: frozenset[str] = frozenset()
+        """UIDs of pods that are being deleted and have stopped (`idle`)."""
         self._version = -1
         """The resourceVersion of the last list."""
         self.version = -1
         """The highest resourceVersion of the last list and of the events since then; -1 before the first list."""
+
+    def see(self, units: Units) -> None:
+        """Store the units of a reading, and match what kubelet reported before with them."""
+        self.units = self.units.joined(units)
+        self._reports = {key: self._matched(report) for key, report in self._reports.items()}
 
     # --- the node's pods ----------------------------------------------------------------------------------------
 
@@ -150,8 +172,8 @@ class Mirror:
 
     def apply_reports(self, reports: Iterable[ContainerReport], asked_at: float) -> None:
         """Apply kubelet's reports, of a moment after `asked_at`; keep the pending allocations that they leave open."""
-        by_id = (self._by_id(report) for report in reports)
-        reports_before, self._reports = self._reports, {self._named(report): report for report in by_id}
+        matched = (self._matched(report) for report in reports)
+        reports_before, self._reports = self._reports, {self._named(report): report for report in matched}
         for key, report in reports_before.items():
             if key not in self._reports:
                 self._unreported.add(key.uid)
@@ -210,13 +232,11 @@ class Mirror:
             if allocation.never_reported and key.uid in self._pods:
                 self._lingering[key] = _holding(self._pods[key.uid], key.container, sorted(allocation.ids))
 
-    def _by_id(self, report: ContainerReport) -> ContainerReport:
-        """Return the report with the ids of cards, where a device plugin names them by their addresses."""
-        addresses = self.units.addresses
-        if all(addresses.keys().isdisjoint(ids) for ids in report.by_resource.values()):
-            return report
+    def _matched(self, report: ContainerReport) -> ContainerReport:
+        """Return the report with the UUIDs of cards, where a device plugin has other ids for them."""
         by_resource = {
-            name: frozenset(addresses.get(unit, unit) for unit in ids) for name, ids in report.by_resource.items()
+            name: frozenset(self.units.matched(unit) or unit for unit in ids)
+            for name, ids in report.by_resource.items()
         }
         return replace(report, by_resource=by_resource)
 
@@ -260,8 +280,36 @@ class Mirror:
 
     @property
     def pods(self) -> tuple[Pod, ...]:
-        """Return the pods that have not ended, in their order."""
-        return tuple(pod for pod in self._pods.values() if not pod.ended)
+        """Return the pods that have not ended or stopped, in their order."""
+        return tuple(pod for pod in self._pods.values() if not pod.ended and pod.uid not in self.stopped)
+
+    @property
+    def has_deleting(self) -> bool:
+        """Return whether a pod that has not ended is being deleted."""
+        return any(pod.deleting and not pod.ended for pod in self._pods.values())
+
+    def idle(self, running: Collection[str], claiming: Collection[str]) -> frozenset[str]:
+        """Return the UIDs of pods that are being deleted and have neither processes nor devices of kubelet.
+
+        A pod with the annotations of a mirror pod may name any UID. Processes that another pod of the node has, which
+        is not being deleted, are the other pod's.
+
+        Args:
+            running: the UIDs in the cgroups of processes.
+            claiming: the pods (namespace/name) for which kubelet reports devices of ResourceClaims.
+        """
+        pods = [pod for pod in self._pods.values() if not pod.ended]
+        others = {pod.cgroup_uid for pod in pods if not pod.deleting}
+        living = frozenset(running) - others
+        holding = {holding.uid for holding in self.holdings()} | {key.uid for key, _ in self._pending}
+        return frozenset(
+            pod.uid
+            for pod in pods
+            if pod.deleting
+            and pod.uid not in holding
+            and pod.key not in claiming
+            and living.isdisjoint((pod.uid, pod.cgroup_uid))
+        )
 
     def pod(self, uid: str) -> Pod:
         """Return a pod by its UID."""
@@ -303,6 +351,33 @@ class Mirror:
         """Return the devices of containers, by the order of each pod's containers, and of removed containers."""
         holdings = {holding.key: holding for pod in self._pods.values() for holding in self._had_of_kubelet(pod)}
         return tuple((self._lingering | holdings).values())
+
+    def unmatched(self) -> tuple[UnmatchedUnit, ...]:
+        """Return the units that containers have and whose ids do not show which card it is, sorted."""
+        reported = {
+            (unit, keys.join(report.namespace, report.pod)): resource
+            for report in self._reports.values()
+            for resource, ids in report.by_resource.items()
+            for unit in ids
+        }
+        lingering = {
+            (unit, keys.join(holding.namespace, holding.pod)): ""
+            for holding in self._lingering.values()
+            for unit in holding.ids
+        }
+        return tuple(
+            sorted(
+                UnmatchedUnit(
+                    id=unit,
+                    resource=resource,
+                    pod=pod,
+                    cards=tuple(sorted(self.units.candidates(unit))),
+                    is_named=self.units.is_named(unit),
+                )
+                for (unit, pod), resource in {**lingering, **reported}.items()
+                if self.units.matched(unit) is None
+            )
+        )
 
     def saved_holdings(self) -> tuple[Holding, ...]:
         """Return the holdings that the next run restores: also those by annotations.

@@ -66,6 +66,8 @@ class Pod:
     started: bool = False
     """Whether kubelet has written a status, which it does after it admitted the pod."""
     ended: bool = False
+    deleting: bool = False
+    """Whether it is being deleted; a finalizer may keep it after its end."""
     may_hold_any: bool = False
     """Whether it may hold cards that neither its allocation nor the plugin's resources show. ResourceClaims or other
     plugins' resources may give it such cards. So may an allocation that cannot be read, if it requests nothing of the
@@ -140,6 +142,7 @@ def of_object(raw: Object, plugin: Collection[str] = PLUGIN) -> Pod:
         nics=tuple(grant for grant in allocated or () if grant.type == names.RDMA),
         started=bool(status.get("startTime")),
         ended=status.get("phase") in ENDED,
+        deleting=bool(metadata.get("deletionTimestamp")),
         may_hold_any=has_claims
         or (not grants and _uses_other_plugin(spec, plugin))
         or (
@@ -160,6 +163,7 @@ def unreadable(raw: Object) -> Pod:
         name=metadata["name"],
         created=metadata.get("creationTimestamp") or "",
         version=int(metadata.get("resourceVersion") or 0),
+        deleting=bool(metadata.get("deletionTimestamp")),
         may_hold_any=True,
     )
 

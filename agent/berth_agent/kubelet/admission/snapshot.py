@@ -123,9 +123,16 @@ class AdmissionSnapshot:
         return {unit: pod for pod in self.pods for unit in pod.granted}
 
     def held(self) -> frozenset[str]:
-        """Return the ids of all cards and instances that pods have by name, or still use."""
+        """Return the ids of all cards and instances that pods have by name, may have, or still use."""
         units = {*self.holders(), *(unit for pod in self.pods for unit in pod.granted)}
-        return frozenset(map(visible, units.union(*self.lingering.values())))
+        return self.uncertain().union(map(visible, units.union(*self.lingering.values())))
+
+    def uncertain(self) -> frozenset[str]:
+        """Return the ids of the cards that containers may have: the ids that kubelet reports do not show which."""
+        given = NONE.union(self.holders(), *self.lingering.values())
+        return frozenset[str]().union(
+            *(self.units.candidates(unit) for unit in given if self.units.matched(unit) is None)
+        )
 
     def promised(self, *, without: Ids = NONE) -> Taken:
         """Return the devices that annotations name, except the annotations of some pods."""
@@ -144,10 +151,11 @@ class AdmissionSnapshot:
         """Return the ids of the cards that kubelet must not allocate.
 
         These cards are charged to pods for which kubelet knows no devices, or containers of removed pods still use
-        them. A card of which kubelet allocated any part is never among them: a pod whose devices turn unhealthy can
-        neither be restarted nor admitted again.
+        them, or containers may have them. A card of which kubelet allocated any part by its own id is never among them:
+        a pod whose devices turn unhealthy can neither be restarted nor admitted again.
         """
         shared = {self.units.card(unit) for pod in self.pods if not pod.uses_plugin for unit in pod.granted}
         running = (ids for uid, ids in self.lingering.items() if uid in self.running)
         lingering = Taken.of(NONE.union(*running), self.units).touched
-        return (lingering | shared) - Taken.of(self.holders(), self.units).touched
+        given = (unit for unit in self.holders() if self.units.matched(unit) is not None)
+        return (lingering | shared | self.uncertain()) - Taken.of(given, self.units).touched

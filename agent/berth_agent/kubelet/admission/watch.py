@@ -1,9 +1,8 @@
-"""The agent's own watch of its node's pods, of all schedulers, and the Events that it creates on them."""
+"""The agent's own watch of its node's pods, of all schedulers."""
 
-import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -12,17 +11,13 @@ from berth_agent.following import follow
 from berth_agent.kubelet.admission import pods
 from berth_agent.kubelet.admission.admission import Admission, UnavailableError
 from berth_agent.kubelet.admission.pods import Pod
-from berth_api import names
-from berth_client import times
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 from berth_client.objects import READING_ERRORS, Object
 from berth_client.reflector import EventType
 
 MAX_MESSAGE: Final = 1000
-"""Characters of an Event's message; the server takes 1024."""
-MAX_EVENTS: Final = 256
-"""Events that wait to be created."""
+"""Characters of an error in the log."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -33,14 +28,9 @@ class NodePods:
     def __init__(self, *, client: ApiClient, node: str, plugin: Collection[str] = pods.PLUGIN) -> None:
         """Read pods by the device plugin's resources (`pods.of_object`)."""
         self._client, self._plugin = client, plugin
-        self._node = node
         self._selector = f"spec.nodeName={node}"
         self._read: dict[str, Pod] = {}
         """UID -> pod as it was read last."""
-        self._warned: set[tuple[str, str]] = set()
-        """(UID, message) of the Events that were created, or are in `_events`."""
-        self._events: asyncio.Queue[tuple[Pod, dict[str, Any]]] = asyncio.Queue(MAX_EVENTS)
-        """Pods with the Events that are still to be created on them."""
 
     async def pods(self) -> tuple[list[Pod], int]:
         """List them at quorum.
@@ -49,36 +39,18 @@ class NodePods:
             UnavailableError: the server does not answer.
         """
         try:
-            objects, version = await self._client.list(PODS, {"fieldSelector": self._selector})
+            listed, version = await self._client.read_list(PODS, {"fieldSelector": self._selector}, read=self._read_one)
         except CallError as error:
             raise UnavailableError(str(error)) from error
-        return self._read_all(objects), int(version)
-
-    def warn(self, of: Sequence[Pod], text: str) -> None:
-        """Have `write_events` create an Event on pods that kubelet was refused, once for each text."""
-        for pod in of:
-            # While no Event can be written, kubelet repeats the question, and its refusal.
-            if (pod.uid, text) not in self._warned and not self._events.full():
-                self._warned.add((pod.uid, text))
-                self._events.put_nowait((pod, event(pod, text, node=self._node)))
-
-    async def write_events(self) -> None:
-        """Create the Events of `warn` one by one until cancelled; a failure is logged."""
-        while True:
-            pod, body = await self._events.get()
-            try:
-                await self._client.create(f"/api/v1/namespaces/{pod.namespace}/events", body)
-            except CallError as error:
-                _log.warning("Event not written", pod=pod.key, error=str(error))
+        self._keep(listed)
+        return listed, int(version)
 
     async def follow(self, admission: Admission) -> None:
         """Keep the mirror's pods up to date until cancelled."""
 
-        def replace_pods(objects: list[Object], version: str) -> None:
-            present = self._read_all(objects)
-            admission.replace_pods(present, int(version))
-            uids = {pod.uid for pod in present}
-            self._warned = {(uid, text) for uid, text in self._warned if uid in uids}
+        def replace_pods(listed: list[Pod], version: str) -> None:
+            self._keep(listed)
+            admission.replace_pods(listed, int(version))
 
         def changed(event_type: EventType, obj: Object) -> None:
             pod, is_deleted = self._read_one(obj), event_type == "DELETED"
@@ -88,13 +60,19 @@ class NodePods:
             if update(pod):
                 admission.changed.set()
 
-        await follow(self._client, PODS, selector=self._selector, listed=replace_pods, changed=changed)
+        await follow(
+            self._client,
+            PODS,
+            selector=self._selector,
+            read=self._read_one,
+            listed=replace_pods,
+            changed=changed,
+            restores=self._client.restores,
+        )
 
-    def _read_all(self, objects: Iterable[Object]) -> list[Pod]:
-        """Read a list of all pods."""
-        listed = [self._read_one(obj) for obj in objects]
+    def _keep(self, listed: list[Pod]) -> None:
+        """Forget the pods that a list of all pods has not shown."""
         self._read = {pod.uid: pod for pod in listed}
-        return listed
 
     def _read_one(self, obj: Object) -> Pod:
         """Read a pod. A pod that cannot be read must not end the agent, and is logged once for each version.
@@ -112,25 +90,3 @@ class NodePods:
                 _log.warning("pod cannot be read", pod=pod.key, error=repr(error)[:MAX_MESSAGE], exc_info=error)
         self._read[pod.uid] = pod
         return pod
-
-
-def event(pod: Pod, text: str, *, node: str) -> dict[str, Any]:
-    """Return the Event that shows why kubelet was refused."""
-    time = times.time(times.now())
-    return {
-        "metadata": {"generateName": f"{pod.name[:200]}.", "namespace": pod.namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-        },
-        "type": "Warning",
-        "reason": "DevicesRefused",
-        "message": text[:MAX_MESSAGE],
-        "source": {"component": names.AGENT, "host": node},
-        "firstTimestamp": time,
-        "lastTimestamp": time,
-        "count": 1,
-    }

@@ -21,9 +21,10 @@ from berth_agent.kubelet.device_plugin.cdi_folder import CdiFolder
 from berth_agent.kubelet.device_plugin.chooser import Chooser, NoPreference
 from berth_agent.kubelet.device_plugin.gpus import GpuHandler
 from berth_agent.kubelet.device_plugin.handler import Service
-from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
+from berth_agent.kubelet.device_plugin.plugin_server import OnRefusal, PluginServer
 from berth_agent.kubelet.device_plugin.registration import ServingError
 from berth_agent.kubelet.device_plugin.servers import PluginServers
+from berth_agent.kubelet.device_plugin.takeover import MAX_REGISTRATIONS
 from berth_agent.readings import Reading
 from berth_agent.vendor import HandOver, MisconfiguredError, Offers
 from berth_api import names
@@ -31,6 +32,12 @@ from berth_api.device import DeviceSpec
 
 CHECK_INTERVAL: Final = 1.0
 """Seconds between two looks for a new kubelet."""
+
+_TAKEN: Final = (
+    "kubelet calls another device plugin for {resources}, which registered after the agent: kubelet gave, or may give, "
+    f"units that are not from the agent. The agent registers again at most {MAX_REGISTRATIONS} times an hour. Remove "
+    "the other device plugin from the node, then restart the agent"
+)
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -63,6 +70,8 @@ class PluginManager:
         self._is_leaving = False
         self.on_kubelet: Callable[[], object] = lambda: None
         """Called when kubelet can allocate devices, or cannot any more."""
+        self.on_refusal: OnRefusal = lambda _resource, _why: None
+        """Called when kubelet is refused units."""
         self.kept_for_claims: Callable[[], frozenset[str]] = frozenset
         """Returns the UUIDs of the cards that only ResourceClaims may get."""
         self._kept: frozenset[str] = frozenset()
@@ -106,7 +115,8 @@ class PluginManager:
         withheld = set(cards)
         if self._kubelet_ready and not self._is_leaving:
             kept = self.kept_for_claims()
-            withheld = {*reading.use.withheld, *(minor for minor, card in cards.items() if card in kept)}
+            by_claims = (minor for minor, card in cards.items() if card in kept)
+            withheld = {*reading.use.withheld, *by_claims, *self._servers.minors_given_by_others & cards.keys()}
         return replace(reading, use=replace(reading.use, withheld=tuple(sorted(withheld))))
 
     def leave(self) -> None:
@@ -166,7 +176,7 @@ class PluginManager:
             await self._servers.stop()
 
     def _check_kubelet(self) -> None:
-        can_give = self._servers.watched and self._servers.settled
+        can_give = self._servers.watched and self._servers.settled and not self._servers.taken
         if can_give != self._kubelet_ready:
             self._kubelet_ready = can_give
             self.on_kubelet()
@@ -183,7 +193,9 @@ class PluginManager:
         except (ServingError, OSError) as error:
             self._set_condition(ok=False, reason="NotRegistered", message=str(error))
         else:
-            if self._offers.offers:
+            if taken := ", ".join(self._servers.taken):
+                self._set_condition(ok=False, reason="OtherPlugin", message=_TAKEN.format(resources=taken))
+            elif self._offers.offers:
                 self._set_condition(ok=True, reason="Registered" if self._settings.kubelet_socket else "Served")
             else:
                 message = "the node has no GPU, or none that can be offered"
@@ -226,6 +238,7 @@ class PluginManager:
             folder=Path(self._settings.kubelet_socket or KUBELET_SOCKET).parent,
             with_numa=self._settings.numa_to_kubelet,
             changed=watch_changed,
+            refused=self.on_refusal,
         )
 
     def _set_condition(self, *, ok: bool, reason: str, message: str = "") -> None:

@@ -11,10 +11,12 @@ import structlog
 from grpc import aio
 
 from berth_agent import files
+from berth_agent.files import FileIdentity
 from berth_agent.kubelet.device_plugin import registration
 from berth_agent.kubelet.device_plugin.handler import Service
 from berth_agent.kubelet.device_plugin.offered_ids import InvalidRequestError, OfferedIds
-from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
+from berth_agent.kubelet.device_plugin.registration import ServingError
+from berth_agent.kubelet.device_plugin.takeover import ResourceState, TakeoverDetector
 from berth_agent.kubelet_api.deviceplugin_pb2 import (
     AllocateRequest,
     AllocateResponse,
@@ -48,6 +50,8 @@ GRACE: Final = 1.0
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
+OnRefusal = Callable[[str, str], object]
+"""Takes the resource that kubelet requested for a pod, and why it was refused."""
 _Context = aio.ServicerContext[Any, Any]
 
 
@@ -67,7 +71,17 @@ class PluginServer(DevicePluginServicer):
         folder: Path,
         with_numa: bool,
         changed: Callable[[], object],
+        refused: OnRefusal,
     ) -> None:
+        """Serve a resource at a socket below kubelet's folder.
+
+        Args:
+            service: the resource, and what decides about it.
+            folder: kubelet's folder of plug-ins.
+            with_numa: whether kubelet gets the NUMA nodes of units.
+            changed: called when kubelet begins or ends to watch the units.
+            refused: called when kubelet is refused units.
+        """
         self._offer = service.offer
         self._offered = OfferedIds(service.offer)
         self._handler = service.handler
@@ -75,11 +89,13 @@ class PluginServer(DevicePluginServicer):
         self._change = asyncio.Event()
         self._ending = False
         self._server: aio.Server | None = None
-        self._socket: SocketIdentity | None = None
+        self._socket: FileIdentity | None = None
         self.path: Final = folder / OWN_FOLDER / socket_name(service.offer.resource)
         self.registered = False
         self._watch = registration.WatchTracker()
+        self._takeover = TakeoverDetector()
         self._changed = changed
+        self._refused = refused
 
     # --- its life -----------------------------------------------------------------------------------------------
 
@@ -101,16 +117,26 @@ class PluginServer(DevicePluginServicer):
         except (RuntimeError, OSError) as error:
             await server.stop(None)
             raise ServingError(f"cannot listen at {self.path}: {error}") from error
-        self._server, self._socket = server, registration.identity(self.path)
+        self._server, self._socket = server, files.identity(self.path)
         await server.start()
         await registration.check(self.path)
 
-    async def register(self, kubelet: Path) -> None:
-        """Register with kubelet, and again if kubelet does not watch the resource any more.
+    async def register(self, kubelet: Path, state: ResourceState | None = None) -> None:
+        """Register with kubelet, and again if kubelet does not watch the resource any more or calls another plugin.
+
+        `state` is what kubelet's checkpoint has of the resource; None if it has not been read.
 
         Raises:
             ServingError: kubelet does not take it.
         """
+        if state is not None:
+            self._takeover.compare_answers(state, _now(), is_registered=self.registered)
+            if self.registered and self.watched:
+                offered = frozenset(unit.id for unit in self._offer.units if unit.healthy)
+                self._takeover.compare_offer(state, offered, _now())
+        if self._takeover.is_taken and self.registered and self._takeover.may_register(_now()):
+            _log.warning("kubelet called another device plugin; registering again", resource=self._offer.resource)
+            self.registered = False
         if self.registered and self._watch.is_overdue(_now()):
             _log.warning(
                 "kubelet does not watch the resource any more; registering it again", resource=self._offer.resource
@@ -123,6 +149,7 @@ class PluginServer(DevicePluginServicer):
                 kubelet, resource=self._offer.resource, endpoint=endpoint, options=self._handler.options
             )
             self._watch.registered(_now())
+            self._takeover.registered(_now())
             self.registered = True
 
     @property
@@ -131,9 +158,20 @@ class PluginServer(DevicePluginServicer):
         return self._watch.is_there
 
     @property
+    def is_taken(self) -> bool:
+        """Whether kubelet calls another plugin for the resource."""
+        return self._takeover.is_taken
+
+    @property
+    def minors_given_by_other(self) -> frozenset[int]:
+        """Return the minors of the cards of which another plugin gave units, by the ids of this offer."""
+        given = self._takeover.given_by_other
+        return frozenset(unit.minor for unit in self._offer.units if unit.id in given)
+
+    @property
     def broken(self) -> bool:
         """Whether its socket is gone, or another's."""
-        return self._socket is not None and registration.identity(self.path) != self._socket
+        return self._socket is not None and files.identity(self.path) != self._socket
 
     def update(self, service: Service) -> None:
         """Offer other units from now on; they are sent to kubelet at once."""
@@ -174,13 +212,13 @@ class PluginServer(DevicePluginServicer):
 
     async def ListAndWatch(self, request: Empty, context: _Context) -> AsyncIterator[ListAndWatchResponse]:  # noqa: ARG002, N802
         """Send all units, again at each change."""
-        self._watch.stream_started(_now())
+        stream = self._watch.stream_started(_now())
         self._changed()
         try:
             async for device_list in self._lists():
                 yield device_list
         finally:
-            self._watch.stream_ended(_now())
+            self._watch.stream_ended(stream, _now())
             self._changed()
 
     async def _lists(self) -> AsyncGenerator[ListAndWatchResponse, None]:
@@ -212,7 +250,7 @@ class PluginServer(DevicePluginServicer):
                 ids = await self._handler.prefer(self._offer, offered)
                 answers.append(ContainerPreferredAllocationResponse(deviceIDs=ids))
         except RefusedError as error:
-            await _refuse(context, f"error getting list of preferred allocation devices: {error}")
+            await self._refuse(context, f"error getting list of preferred allocation devices: {error}")
         return PreferredAllocationResponse(container_responses=answers)
 
     async def Allocate(self, request: AllocateRequest, context: _Context) -> AllocateResponse:  # noqa: N802
@@ -223,8 +261,9 @@ class PluginServer(DevicePluginServicer):
             for container in request.container_requests:
                 self._offered.check(container.devices_ids, one_at_most=self._handler.one_at_most)
                 answers.append(await self._handler.allocate(self._offer.resource, container.devices_ids))
+                self._takeover.answered(container.devices_ids, _now())
         except RefusedError as error:
-            await _refuse(context, str(error))
+            await self._refuse(context, str(error))
         return AllocateResponse(container_responses=answers)
 
     async def PreStartContainer(  # noqa: N802
@@ -234,8 +273,14 @@ class PluginServer(DevicePluginServicer):
         try:
             await self._handler.before_start(request.devices_ids)
         except RefusedError as error:
-            await _refuse(context, str(error))
+            # The pod stays, and kubelet reports the message on it.
+            await _abort(context, str(error))
         return PreStartContainerResponse()
+
+    async def _refuse(self, context: _Context, why: str) -> NoReturn:
+        """Refuse units to a pod, which fails. It may be a static pod that has no object on the API server."""
+        self._refused(self._offer.resource, why)
+        await _abort(context, why)
 
     def _device(self, unit: Unit) -> Device:
         nodes = [NUMANode(ID=unit.numa)] if self._with_numa and unit.numa >= 0 else []
@@ -255,7 +300,7 @@ def _check_containers(request: AllocateRequest | PreferredAllocationRequest) -> 
         )
 
 
-async def _refuse(context: _Context, why: str) -> NoReturn:
+async def _abort(context: _Context, why: str) -> NoReturn:
     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
 
 

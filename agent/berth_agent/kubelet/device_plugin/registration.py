@@ -1,7 +1,5 @@
 """Registration with kubelet, and detection of a restarted kubelet."""
 
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +8,7 @@ from grpc import aio
 from berth_agent.kubelet.channel import open_channel, reason
 from berth_agent.kubelet_api.deviceplugin_pb2 import DevicePluginOptions, Empty, RegisterRequest
 from berth_agent.kubelet_api.deviceplugin_pb2_grpc import DevicePluginStub, RegistrationStub
+from berth_api.values.backoff import ExponentialBackoff
 
 API: Final = "v1beta1"
 PATIENCE: Final = 5.0
@@ -20,9 +19,8 @@ CRASH_WINDOW: Final = 3600.0
 """Seconds within which so many crashes are tolerated."""
 
 
-FIRST_SILENCE: Final = 5.0
-LAST_SILENCE: Final = 300.0
-"""Seconds after which a resource that kubelet does not watch is registered again; they double each time."""
+SILENCE: Final = ExponentialBackoff(first=5.0, longest=300.0)
+"""Until a resource that kubelet does not watch is registered again."""
 
 
 class ServingError(Exception):
@@ -62,30 +60,6 @@ async def register(kubelet: Path, *, resource: str, endpoint: str, options: Devi
         raise ServingError(f"kubelet did not register {resource} at {kubelet}: {reason(error)}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SocketIdentity:
-    """Identifies the file at a path: a socket that was created again is another one."""
-
-    inode: int
-    changed: int
-    """Nanoseconds since the epoch."""
-
-    @property
-    def age(self) -> float:
-        """Seconds since it was made, by the wall clock: negative if that was set back."""
-        return time.time() - self.changed / 1e9
-
-
-def identity(path: Path) -> SocketIdentity | None:
-    """Return the identity of the file at a path; None if there is none."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    # An inode's number may be given again at once.
-    return SocketIdentity(inode=status.st_ino, changed=status.st_ctime_ns)
-
-
 class CrashCounter:
     """Counts how often sockets broke that the agent did not remove."""
 
@@ -110,36 +84,43 @@ class WatchTracker:
     """
 
     def __init__(self) -> None:
-        self._streams = 0
+        self._started = 0
+        """Streams that began, ever."""
+        self._is_open = False
+        """Whether the last of them is open. Kubelet keeps the stream of an earlier registration, too, and ignores that
+        the plugin is there if the last one has ended."""
         self._since = 0.0
         """When the last stream began, or none was there any more."""
-        self._patience = FIRST_SILENCE
+        self._patience = SILENCE.first
 
     @property
     def is_there(self) -> bool:
-        """Whether a stream is open."""
-        return self._streams > 0
+        """Whether the stream of the last registration is open."""
+        return self._is_open
 
     def registered(self, now: float) -> None:
         """Record a registration: kubelet is expected to open a stream."""
         self._since = now
 
-    def stream_started(self, now: float) -> None:
-        """Record that a stream began."""
-        self._streams += 1
-        self._since = now
+    def stream_started(self, now: float) -> int:
+        """Record that a stream began; return its number."""
+        self._started += 1
+        self._is_open, self._since = True, now
+        return self._started
 
-    def stream_ended(self, now: float) -> None:
+    def stream_ended(self, stream: int, now: float) -> None:
         """Record that a stream ended; one that lasted resets the back-off."""
-        self._streams -= 1
+        if stream != self._started:
+            return
+        self._is_open = False
         if now - self._since > self._patience:
-            self._patience = FIRST_SILENCE
+            self._patience = SILENCE.first
         self._since = now
 
     def is_overdue(self, now: float) -> bool:
         """Return whether the resource must be registered again."""
-        return not self._streams and now - self._since >= self._patience
+        return not self._is_open and now - self._since >= self._patience
 
     def back_off(self) -> None:
         """Wait twice as long before the next registration."""
-        self._patience = min(2 * self._patience, LAST_SILENCE)
+        self._patience = SILENCE.following(self._patience)

@@ -7,10 +7,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from berth_agent.kubelet.device_plugin import registration
+import structlog
+
+from berth_agent import files
+from berth_agent.files import FileIdentity
+from berth_agent.kubelet import allocations
+from berth_agent.kubelet.allocations import CHECKPOINT
 from berth_agent.kubelet.device_plugin.handler import Service
 from berth_agent.kubelet.device_plugin.plugin_server import PluginServer
-from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
+from berth_agent.kubelet.device_plugin.registration import CrashCounter, ServingError
+from berth_agent.kubelet.device_plugin.takeover import ResourceState
 
 SETTLING: Final = 5.0
 """Seconds until a starting kubelet has seen its pods. Until then, it counts the devices of removed pods as in use, and
@@ -21,6 +27,8 @@ FAST_CHECK_INTERVAL: Final = 0.005
 
 Make = Callable[[Service], PluginServer]
 
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
 
 class PluginServers:
     """The servers that run."""
@@ -28,11 +36,25 @@ class PluginServers:
     def __init__(self, *, kubelet: Path | None, make: Make) -> None:
         self._kubelet = kubelet
         self._make = make
-        self._seen: SocketIdentity | None = None
+        self._seen: FileIdentity | None = None
         self._seen_at = 0.0
         """When this kubelet was first seen, by the clock of the event loop."""
         self._running: dict[str, PluginServer] = {}
-        self._crashes = registration.CrashCounter()
+        self._crashes = CrashCounter()
+        self._states: dict[str, tuple[FileIdentity, ResourceState | None]] = {}
+        """Resource -> which file kubelet's checkpoint was when it was read last, and what it had of the resource."""
+        self._unread = ""
+        """Why the checkpoint was not read, as logged last."""
+
+    @property
+    def taken(self) -> list[str]:
+        """Return the resources for which kubelet calls another device plugin, sorted."""
+        return sorted(resource for resource, server in self._running.items() if server.is_taken)
+
+    @property
+    def minors_given_by_others(self) -> frozenset[int]:
+        """Return the minors of the cards of which another device plugin gave units."""
+        return frozenset[int]().union(*(server.minors_given_by_other for server in self._running.values()))
 
     @property
     def watched(self) -> bool:
@@ -51,7 +73,7 @@ class PluginServers:
 
     def see_new_kubelet(self) -> bool:
         """Return whether there is a kubelet without any registration; costs one system call."""
-        identity = registration.identity(self._kubelet) if self._kubelet else None
+        identity = files.identity(self._kubelet) if self._kubelet else None
         return identity is not None and identity != self._seen
 
     async def pause(self, wake: asyncio.Event, seconds: float) -> None:
@@ -73,7 +95,7 @@ class PluginServers:
             CrashLoopError: they break again and again.
         """
         if self._kubelet:
-            identity = registration.identity(self._kubelet)
+            identity = files.identity(self._kubelet)
             if identity is None:
                 raise ServingError(f"no kubelet at {self._kubelet} yet")
             if identity != self._seen:
@@ -100,7 +122,32 @@ class PluginServers:
                 self._running[resource] = running
             running.update(service)
             if self._kubelet:
-                await running.register(self._kubelet)
+                checkpoint = self._kubelet.with_name(CHECKPOINT)
+                await running.register(self._kubelet, self._state_of(resource, checkpoint))
+
+    def _state_of(self, resource: str, path: Path) -> ResourceState | None:
+        """Return what kubelet's checkpoint has of a resource.
+
+        It is that of the last reading if the checkpoint is gone or damaged. Before the first reading, kubelet has given
+        nothing if it has no checkpoint, and None is returned if the checkpoint is damaged.
+        """
+        read_of, state = self._states.get(resource, (None, None))
+        checkpoint = files.identity(path)
+        if checkpoint is None and state is None:
+            return ResourceState((), frozenset())
+        if checkpoint is not None and checkpoint != read_of:
+            try:
+                content = files.read(path)
+                listed, _ = allocations.read(content, resource)
+                state = ResourceState(listed, allocations.healthy(content, resource))
+            except (OSError, ValueError) as error:
+                if str(error) != self._unread:
+                    _log.warning("kubelet's checkpoint not read: another plugin is not noticed", reason=str(error))
+                self._unread = str(error)
+            else:
+                self._unread = ""
+            self._states[resource] = checkpoint, state
+        return state
 
     async def stop(self) -> None:
         """Stop all of them."""

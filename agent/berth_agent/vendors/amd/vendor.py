@@ -5,8 +5,14 @@ from typing import Final
 
 from berth_agent.configuration.settings import Settings
 from berth_agent.inventory import sysfs
+from berth_agent.vendors.amd.cards import FIRST_RENDER
 from berth_agent.vendors.amd.hand_over import AmdHandOver
 from berth_agent.vendors.amd.inventory import DRIVER, VENDOR, AmdInventory
+from berth_api import names
+from berth_api.device import DeviceSpec
+
+PARTITIONS: Final = "amdgpu_xcp_*"
+"""The names of the devices of partitions. The first partition of a card has the card's own device."""
 
 
 class Amd:
@@ -34,3 +40,18 @@ class Amd:
             OptionsError: the configuration file cannot be used.
         """
         return AmdHandOver(settings)
+
+    def card_names(self, settings: Settings, spec: DeviceSpec) -> list[tuple[str, str]]:
+        """Return the ids by which other device plugins offer the cards: render nodes, and AMD's names of partitions.
+
+        AMD's plugin has PCI addresses for cards and for their first partitions.
+        """
+        gpus = [device for device in spec.devices if device.type == names.GPU]
+        ids = {f"renderD{gpu.minor + FIRST_RENDER}": gpu.id for gpu in gpus}
+        partitions = [
+            (folder.name, ids[node.name])
+            for folder in sysfs.entries(settings.sysfs_root / "devices/platform", PARTITIONS)
+            for node in sysfs.entries(folder / "drm")
+            if node.name in ids
+        ]
+        return [*ids.items(), *partitions]

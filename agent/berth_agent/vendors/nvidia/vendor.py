@@ -8,10 +8,12 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.inventory import sysfs
 from berth_agent.isolation.provider import ListPods, Provider
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaHandOver
+from berth_agent.vendors.nvidia.hand_over.resources import names_of_others
 from berth_agent.vendors.nvidia.isolation.hami_core import HamiCoreProvider
 from berth_agent.vendors.nvidia.isolation.mps import MpsProvider
 from berth_agent.vendors.nvidia.nvml.inventory import DRIVER, VENDOR, NvmlInventory
 from berth_agent.vendors.nvidia.partitions.client import PartitionClient
+from berth_api.device import DeviceSpec
 
 
 class Nvidia:
@@ -38,6 +40,10 @@ class Nvidia:
             OptionsError: the configuration file cannot be used.
         """
         return NvidiaHandOver(settings)
+
+    def card_names(self, settings: Settings, spec: DeviceSpec) -> list[tuple[str, str]]:  # noqa: ARG002
+        """Return the ids by which other device plugins offer the cards."""
+        return list(names_of_others(spec))
 
     def partitions(self, settings: Settings) -> PartitionClient | None:
         """Return the client of the process that makes MIG instances."""

@@ -20,12 +20,15 @@ from berth_client.errors import CallError
 from berth_client.reviews import User
 from berth_operator.apis.aggregated.statuses import StatusError, not_found, too_many, unavailable
 from berth_operator.apis.aggregated.watch import Watch, Write
+from berth_operator.apis.serving.connections import answering
 
 WATCH_SECONDS: Final = (1800.0, 3600.0)
 """Range of a watch's duration, if the client names none; drawn at random, so that watches do not all end at once."""
 JSON: Final = "application/json"
 PART: Final = 2**17
 """Bytes of a list that are written at once."""
+REQUEST_CONNECTIONS: Final = 112
+"""Connections in addition to the connections of watches. Each API server keeps up to 25 idle connections."""
 PROBES: Final = ("/healthz", "/livez", "/readyz")
 USER: Final = web.RequestKey("user", User)
 
@@ -80,6 +83,13 @@ async def answer(
     request: web.Request, handler: Handler, authenticate: Callable[[web.Request], Awaitable[User]]
 ) -> web.StreamResponse:
     """Authenticate, handle the request, and return every failure as a Status; probes need no user."""
+    with answering(request.transport):
+        return await _answer(request, handler, authenticate)
+
+
+async def _answer(
+    request: web.Request, handler: Handler, authenticate: Callable[[web.Request], Awaitable[User]]
+) -> web.StreamResponse:
     try:
         if request.path not in PROBES:
             request[USER] = await authenticate(request)
@@ -95,6 +105,9 @@ async def answer(
         elif code is HTTPStatus.METHOD_NOT_ALLOWED:
             message = f"the server does not allow {request.method} on the requested resource"
             refused = StatusError(code, "MethodNotAllowed", message)
+        elif code is HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            # Python 3.13 has another name for it than Kubernetes.
+            refused = StatusError(code, "RequestEntityTooLarge", error.reason or code.phrase)
         else:
             refused = StatusError(code, code.phrase.replace(" ", ""), error.reason or code.phrase)
         return refusal(refused)

@@ -18,12 +18,12 @@ import structlog
 from aiohttp import web
 
 from berth_api.values import keys
-from berth_base import sockets
 from berth_client.access import FORBIDDEN, UNAUTHORIZED, Guard, RefusedError, needs_guard
 from berth_client.errors import CallError
 from berth_client.reviews import Reviews
 from berth_operator.apis.debug_api import hosts
 from berth_operator.apis.debug_api.snapshots import Listed, Live, Snapshots, UnreadError
+from berth_operator.apis.serving.bodies import answer_in_time
 from berth_operator.apis.serving.connections import Connections
 from berth_operator.apis.serving.tls import ServedCertificate
 from berth_operator.clients.kube import KubeClient
@@ -83,7 +83,7 @@ class DebugApi:
     async def serve(self, port: int, tls: ssl.SSLContext | None) -> None:
         """Serve until cancelled; a failure to start is logged and does not end the process."""
         address = self._address
-        runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0, auto_decompress=False)
         await runner.setup()
         try:
             async with _listening(runner, address, port, tls):
@@ -96,7 +96,7 @@ class DebugApi:
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""
-        application = web.Application(middlewares=[self._answer])
+        application = web.Application(middlewares=[answer_in_time, self._answer])
         application.router.add_get(PATH, self._summaries)
         application.router.add_get(PATH + "/{node}", self._summary)
         return application
@@ -150,10 +150,6 @@ class DebugApi:
 @contextlib.asynccontextmanager
 async def _listening(runner: web.AppRunner, address: str, port: int, tls: ssl.SSLContext | None) -> AsyncIterator[None]:
     """Accept connections until the end; raise OSError if the address and port cannot be listened on."""
-    if tls is None:
-        await web.SockSite(runner, sockets.listener(address, port)).start()
-        yield
-        return
     serve = cast("web.Server", runner.server)  # it is set up
     accepted = Connections(tls=tls, limit=CONNECTIONS, serve=serve, refusal=_TOO_MANY, count_refused=lambda: None)
     async with accepted.listening(address, port):

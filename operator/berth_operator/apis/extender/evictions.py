@@ -8,8 +8,9 @@ with an error instead. kube-scheduler then retries after a back-off and preempts
 from collections.abc import Collection
 from typing import Final
 
-MAX_ERRORS: Final = 3
-"""Times that filter answers with an error after one preemption, 1, 2 and 4 s apart: then the eviction has failed."""
+MAX_ERRORS: Final = 5
+"""Times that filter answers with an error after one preemption although no victim is seen to leave, 1, 2, 4, 8 and 10 s
+apart: then the eviction has failed."""
 MAX_PODS: Final = 1000
 """Pods that are remembered, each with up to all nodes of the cluster."""
 
@@ -33,11 +34,11 @@ class Evictions:
         self._errors[uid], self._nodes[uid] = MAX_ERRORS, tuple(nodes)
 
     def nodes(self, uid: str) -> Collection[str]:
-        """Return the nodes of the last answer of preempt, as long as filter may answer with an error for the pod."""
-        return self._nodes[uid] if self._errors.get(uid) else ()
+        """Return the nodes of the last answer of preempt."""
+        return self._nodes.get(uid, ())
 
     def wait(self, uid: str) -> bool:
-        """Return whether filter may answer with an error for a pod, and count it."""
+        """Return whether filter may answer with an error although no victim is seen to leave, and count it."""
         left = self._errors.get(uid, 0)
         if left:
             self._errors[uid] = left - 1

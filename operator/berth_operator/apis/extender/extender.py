@@ -119,6 +119,7 @@ class Extender:
             ProtocolError: the request has no valid pod.
         """
         pod = self._read(args.pod)
+        self._cluster.refresh_devices()
         if not args.names:
             return FilterResult(error="the request names no nodes")
         if why := self._refusal(pod):
@@ -144,9 +145,11 @@ class Extender:
             if placement is None:
                 with self._cluster.promises.without_lower(pod.priority):
                     self.reservations.release(pod.uid)
-                    self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, pod.nominated_node))
                     emptied = self._emptied(pod, policy, args.names)
-                    if emptied and self._evictions.wait(pod.uid):
+                    # After an error, kube-scheduler withdraws its nomination.
+                    node = emptied or pod.nominated_node
+                    self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, node))
+                    if emptied:
                         return FilterResult(error=f"node {emptied} still has pods that were evicted for this pod")
                     reasons = extender.reasons(fleet, pod, policy, args.names, rows, others=cycle.ONLY_NOMINATED)
                 return FilterResult(failed=reasons.failed, unresolvable=reasons.unresolvable)
@@ -164,18 +167,22 @@ class Extender:
             return FilterResult(error=cut(str(error)))
 
     def _emptied(self, pod: PendingPod, policy: Policy, passed: Collection[str]) -> str:
-        """Return a node of the last preemption where the pod fits without pods of lower priority; empty if none.
+        """Return a node of the last preemption where the pod fits once its victims are gone; empty if there is none.
 
         kube-scheduler's own filters have passed the node, so by its pods the victims are gone; we may not have seen
-        their end yet. kube-scheduler may retry the pod before it has seen its own nomination.
+        their end yet, or kubelet still has their devices. kube-scheduler may retry the pod before it has seen its own
+        nomination.
         """
-        if not (nodes := self._evictions.nodes(pod.uid)):
-            return ""
-        known = frozenset(passed)
-        for node in (pod.nominated_node,) if pod.nominated_node else nodes:
+        known, evicted = frozenset(passed), self._evictions.nodes(pod.uid)
+        tried = (pod.nominated_node,) if evicted and pod.nominated_node else evicted
+        nodes = [node for node in tried if node in known]
+        leaving = (node for node in nodes if nominated_fit(self._fleet, pod, policy, node))
+        if (node := next(leaving, "")) or not nodes:
+            return node
+        for node in nodes:
             lower = {charge.uid for charge in self._fleet.on_node(node) if charge.priority < pod.priority}
-            if node in known and nominated_fit(self._fleet, pod, policy, node, lower):
-                return node
+            if nominated_fit(self._fleet, pod, policy, node, lower):
+                return node if self._evictions.wait(pod.uid) else ""
         return ""
 
     def _place(self, pod: PendingPod, policy: Policy, bias: Floats) -> Placement | None:
@@ -213,6 +220,7 @@ class Extender:
             ProtocolError: the request has no valid pod.
         """
         pod = self._read(args.pod)
+        self._cluster.refresh_devices()
         if self._refusal(pod) or self._conflict(pod.uid):
             return {}
         policy, in_flight = self._policy(pod), self._cluster.placements.in_flight()
@@ -286,6 +294,7 @@ class Extender:
         """Decide a pod for one node, and assume the placement in place of its reservation."""
         if why := self._conflict(pod.uid) or self._refusal(pod):
             raise BindError(why)
+        self._cluster.refresh_devices()
         self._cluster.spares.release(pod.uid)
         try:
             with self._without_reservation(pod.uid):
@@ -317,7 +326,7 @@ class Extender:
         finally:
             self._binding.discard(placement.pod.uid)
         if outcome is not None:
-            counters.BINDS.labels(outcome.value).inc()
+            counters.BINDS.labels(outcome.label).inc()
         if outcome is BindOutcome.BOUND:
             self._fleet.pod_mix.see(placement.pod.request)
             self._cluster.placements.finish_binding(placement.pod.uid)

@@ -3,10 +3,11 @@
 import asyncio
 import os
 import signal
+import ssl
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 import structlog
 from aiohttp import web
@@ -14,7 +15,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from berth_api import names
-from berth_base import logs, sockets, start
+from berth_base import logs, start
 from berth_base.start import StartError
 from berth_client import served
 from berth_client.credentials import CredentialsError
@@ -23,18 +24,22 @@ from berth_client.reviews import Reviews
 from berth_client.served import NotServedError
 from berth_operator.apis.aggregated import front_proxies
 from berth_operator.apis.aggregated.access import Access, FrontProxy
-from berth_operator.apis.aggregated.requests import Limits
+from berth_operator.apis.aggregated.requests import REQUEST_CONNECTIONS, Limits, raw_refusal
+from berth_operator.apis.aggregated.statuses import too_many
 from berth_operator.apis.list_watch.cache import ReflectedCache
 from berth_operator.apis.list_watch.kinds import GROUP, KINDS, VERSION, SourcedKind
 from berth_operator.apis.list_watch.list_watch_server import ListWatchServer
 from berth_operator.apis.serving import certificates, listening
 from berth_operator.apis.serving.certificates import ApiService, Files, Shared
+from berth_operator.apis.serving.connections import Connections
 from berth_operator.apis.serving.settings import ServerSettings
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from berth_operator.clients.kube import KubeClient
 
 NAME: Final = "berth-operator api"
 COMPONENT: Final = "list-watch-api"
+WITHOUT_CERTIFICATE: Final = 128
+"""Connections of all clients without a client certificate, about 0.3 MiB each; one address gets half of them."""
 SILENT_SECONDS: Final = 180.0
 """Seconds without a word from the API server after which a replica is not ready: its watches should have been replaced
 twice."""
@@ -142,19 +147,39 @@ class ListWatchService:
         most = settings.max_watches
         limits = Limits(watches=most, watches_of_user=most // 2)
         server = ListWatchServer(caches=self._caches, access=granted, is_ready=lambda: self.is_ready, limits=limits)
-        runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
+        runner = web.AppRunner(
+            server.application(),
+            access_log=None,
+            shutdown_timeout=1.0,
+            handler_cancellation=True,
+            auto_decompress=False,
+        )
         await runner.setup()
         try:
             address, port = str(settings.address), settings.port
-            await web.SockSite(runner, sockets.listener(address, port), ssl_context=certificate.tls).start()
-            log.info("API served", address=address, port=port)
-            async with asyncio.TaskGroup() as tasks:
-                renewals = tasks.create_task(certificate.keep())
-                another = await front_proxies.another(self._client, front_proxy, settings.period)
-                renewals.cancel()
+            async with connections(certificate.tls, most, runner).listening(address, port):
+                log.info("API served", address=address, port=port)
+                async with asyncio.TaskGroup() as tasks:
+                    renewals = tasks.create_task(certificate.keep())
+                    another = await front_proxies.another(self._client, front_proxy, settings.period)
+                    renewals.cancel()
         finally:
             await runner.cleanup()
         return another
+
+
+def connections(tls: ssl.SSLContext, watches: int, runner: web.AppRunner) -> Connections:
+    """Return the connections of a server that is set up."""
+    return Connections(
+        tls=tls,
+        limit=watches + REQUEST_CONNECTIONS,
+        # The API server shows the certificate of its front proxy.
+        of_address=WITHOUT_CERTIFICATE // 2,
+        without_certificate=WITHOUT_CERTIFICATE,
+        serve=cast("web.Server", runner.server),
+        refusal=raw_refusal(too_many("too many connections, try again later")),
+        count_refused=lambda: None,
+    )
 
 
 def _reflector(client: KubeClient, kind: SourcedKind, cache: ReflectedCache) -> Reflector:

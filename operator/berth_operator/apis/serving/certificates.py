@@ -30,6 +30,18 @@ SKEW: Final = timedelta(minutes=5)
 """How far the clocks of API servers may be behind ours."""
 TRIES: Final = 5
 """Attempts to renew the certificate while other replicas renew it, too."""
+KEY_USAGE: Final = x509.KeyUsage(
+    digital_signature=True,
+    key_cert_sign=True,
+    crl_sign=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""Of a self-signed certificate: in handshakes, and as its own authority."""
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
 
@@ -148,6 +160,10 @@ def issue(host: str, now: datetime, lifetime: timedelta, *, of_client: bool = Fa
         .add_extension(x509.SubjectAlternativeName([_alternative(host)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        # Required by clients that check certificates strictly, such as Python 3.13 and later by default.
+        .add_extension(KEY_USAGE, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
     )
     return Pair(
         certificate=builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM),

@@ -10,6 +10,7 @@ from typing import Final, NoReturn, Self
 
 import structlog
 
+from berth_client import trust
 from berth_client.errors import CallError
 from berth_operator.apis.serving.certificates import CertificateError, Files, Source
 
@@ -66,6 +67,7 @@ class ServedCertificate:
         # Go's clients resume no sessions, and kube-scheduler opens a connection for each bind beyond two.
         self.tls.num_tickets = 0
         if clients is not None:
+            trust.trust_like_go(self.tls)
             self.tls.verify_mode = ssl.CERT_REQUIRED if clients.required else ssl.CERT_OPTIONAL
 
     @classmethod

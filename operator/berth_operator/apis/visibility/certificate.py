@@ -13,6 +13,7 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from berth_client import trust
 from berth_operator.apis.serving.certificates import Pair, Shared
 
 PERIODS: Final = 2.0
@@ -55,9 +56,7 @@ class ReplicaCertificate:
     def client_tls(self) -> ssl.SSLContext | None:
         """Return the TLS of a client that is a replica; None until there is a certificate."""
         if self._client_tls is None and self._shown is not None:
-            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            tls.minimum_version = ssl.TLSVersion.TLSv1_2
-            tls.load_verify_locations(cadata=self._bundle)
+            tls = trust.client_context(self._bundle.encode())
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "tls.pem"
                 file.touch(mode=0o600)

@@ -69,16 +69,18 @@ class Explainer:
         managed: Callable[[], Collection[str]],
         ranking: Callable[[str], Ranking | None],
         reservation: Callable[[str], str],
+        refusal: Callable[[str], str],
         term: Callable[[], int | None],
     ) -> None:
         """Create an explainer.
 
         `managed` returns the scheduler names whose pods Berth places. `ranking` returns the points of the bind of a
-        pod's UID. `reservation` returns the sentence about the node reservation of a pod's UID. `term` returns the
-        leader's term.
+        pod's UID. `reservation` returns the sentence about the node reservation of a pod's UID, and `refusal` which
+        writes for it the API server refuses. `term` returns the leader's term.
         """
         self._cluster, self._pods, self._policy = cluster, pods, policy
         self._managed, self._ranking, self._reservation, self._term = managed, ranking, reservation, term
+        self._refusal = refusal
         self._kept: dict[tuple[str, str], tuple[float, bytes]] = {}
         """(namespace, name) -> when it was explained, and the explanation."""
         self._buckets: dict[str, Bucket] = {}
@@ -136,7 +138,7 @@ class Explainer:
         by_claim, _ = held_by_claim(self._cluster.fleet, charge)
         charge = replace(charge, grants=(*charge.grants, *by_claim))
         listed = assigned.of_grants(self._cluster.fleet, charge.node, charge.grants)
-        sentences = [explanation.bound_message(charge.node, listed, charge.unknown)]
+        sentences = [explanation.bound_message(charge.node, listed, charge)]
         device = self._cluster.node_cache.devices.get(charge.node)
         faults = {} if device is None else device.fault_texts
         held = {(grant.type, card_id(grant)): grant.minor for grant in charge.grants}
@@ -155,7 +157,8 @@ class Explainer:
         message = "; ".join(filter(None, sentences))
         if charge.scheduler not in managed:
             not_ours = routing.why_not_ours(await self._read(charge.pod), managed)
-            costs = explanation.held_message(message, charge) if charge.unknown or charge.grants else ""
+            matters = charge.unknown or charge.grants or charge.lacks_cards
+            costs = explanation.held_message(message, charge) if matters else ""
             message = "; ".join(filter(None, (not_ours, costs)))
             return PodExplanation(metadata=pod, state=explanation.NOT_MANAGED, message=message)
         ranking, why_not = self._ranking(charge.uid), ""
@@ -196,6 +199,7 @@ class Explainer:
             now=cluster.clock(),
             gang=sources.gang(cluster, pod),
             reservation=self._reservation(pod.uid),
+            refusal=self._refusal(pod.uid),
         )
 
     def _of_unknown(self, raw: Object) -> PodExplanation:
@@ -247,6 +251,9 @@ def _steps(cluster: Cluster, pod: PendingPod, policy: Policy) -> Iterator[Wait |
     if pod.gang is not None:
         gang, problem = cluster.gang_tracker.waiting(pod.gang)
         parked = None if gang is None else cluster.queue.parked_failure(gang)
+        if gang is not None:
+            # As it is decided: alone, if the pods that come later would not be created.
+            gang = cluster.gangs.admitted(gang)
         wait = Wait(pod=pod, gang=gang, problem=problem, parked=parked)
     yield wait
     why = waits.why(wait)

@@ -41,10 +41,13 @@ _ANSWERS: Final = {True: "Ends", None: "Needed", False: "DoesNotHelp"}
 UNDECIDED: Final = "the pod has not been tried yet"
 
 
-def bound_message(node: str, devices: str, unknown: Sequence[str]) -> str:
-    """Return where a bound pod runs, and with which devices. It may hold any device of the `unknown` types."""
-    if unknown:
-        return f"bound to {node}; which {', '.join(unknown)} it holds is not known: its allocation cannot be read"
+def bound_message(node: str, devices: str, charge: Charge) -> str:
+    """Return where a bound pod runs, and with which devices. It may hold any device of the types that are unknown."""
+    if charge.unknown:
+        types = ", ".join(charge.unknown)
+        return f"bound to {node}; which {types} it holds is not known: its allocation cannot be read"
+    if charge.lacks_cards:
+        return f"bound to {node}, but not by Berth, so its containers see no GPU: delete the pod"
     return f"bound to {node} with {devices}" if devices else f"bound to {node}"
 
 
@@ -67,6 +70,7 @@ def of_waiting(
     now: float,
     gang: WaitingGang | None,
     reservation: str,
+    refusal: str,
 ) -> PodExplanation:
     """Return the explanation of a waiting pod.
 
@@ -80,6 +84,7 @@ def of_waiting(
         now: monotonic seconds.
         gang: its gang; None for single pods.
         reservation: the sentence about its node reservation; empty if it has none.
+        refusal: which writes for it the API server refuses; empty if it refuses none.
     """
     pod, explanation = wait.pod, why.explanation
     decided = explanation.result.message if isinstance(explanation.result, Failure) else UNDECIDED
@@ -121,6 +126,8 @@ def of_waiting(
         body["gang"] = {**gang, "firstWithoutPlace": "" if first is None else first.name}
     if pod.reserved_node:
         body["reservation"] = {"node": pod.reserved_node, "message": reservation}
+    if refusal:
+        body["refusal"] = refusal
     if place is not None:
         body["queue"] = {
             "position": place.position,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from berth_api import words
 from berth_api.objects.visibility import OperatorSettings
-from berth_api.request.kinds import read_nics
+from berth_api.request.kinds import read_gpu_vendors, read_nics
 from berth_client.objects import Object
 from berth_operator.apis.aggregated.options import TRUE
 from berth_operator.apis.visibility.kinds import SETTINGS_PARAMETER
@@ -66,4 +66,5 @@ class SettingsInUse:
             "configuration": configuration,
             "memoryUnits": words.read_units(self.settings.memory_units),
             "nicResources": read_nics(self.settings.nic_resources),
+            "gpuVendors": sorted(read_gpu_vendors(self.settings.gpu_vendors)),
         }

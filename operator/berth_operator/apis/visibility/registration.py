@@ -5,8 +5,8 @@ manifest contains it. A replica that answers creates it, and the last replica de
 Removing only the Service would not be enough: aggregated discovery keeps what it knew about an APIService until the
 APIService is deleted (`discoveryManager.AddAPIService` in k8s.io/kube-aggregator).
 
-In some clusters the API server does not reach pods at all. If it says so for a while about the APIService of a replica
-that serves, the replica deletes the APIService, and tries again after a pause.
+In some clusters the API server does not reach pods at all, or its Service has no endpoints. If it says so for a while
+about the APIService of a replica that serves, the replica deletes the APIService, and tries again after a pause.
 
 The owner of the APIService is the ClusterRole that grants the right to create it. When the ClusterRole is deleted, the
 garbage collector deletes the APIService, and no replica can create another one.
@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from berth_api.objects.visibility import GROUP, VERSION
+from berth_api.values.backoff import ExponentialBackoff
 from berth_client.errors import ApiError, CallError
 from berth_client.objects import Object
 from berth_operator.apis.visibility.kinds import API_SERVICE
@@ -34,8 +35,10 @@ NOT_REACHED: Final = "FailedDiscoveryCheck"
 """Reason of the condition `Available` if the API server has endpoints for the Service, and none of them answers."""
 UNREACHABLE_SECONDS: Final = 60.0
 """Seconds for which the API server may say that it does not reach the API. Until then no namespace can be deleted."""
-PAUSES: Final = (600.0, 21600.0)
-"""The first and the longest time in seconds for which there is no APIService after that; each one is twice the last."""
+UNAVAILABLE_SECONDS: Final = 300.0
+"""The same for all reasons together, such as `MissingEndpoints`, which passes when a replica becomes ready."""
+BACKOFF: Final = ExponentialBackoff(first=600.0, longest=21600.0)
+"""For which there is no APIService after that."""
 LEAVE_SECONDS: Final = 2.0
 """Seconds for which the process, before it exits, waits for the deletion."""
 OWNER: Final = "berth-operator-visibility"
@@ -81,8 +84,8 @@ class Registration:
         self._port, self._pod, self._period = port, pod, min(period, PERIOD)
         self._core = f"/api/v1/namespaces/{namespace}"
         self._problem = ""
-        self._unreachable_since: float | None = None
-        self._paused_until, self._pause = -math.inf, PAUSES[0]
+        self._unreachable_since = self._unavailable_since = math.inf
+        self._paused_until, self._pause = -math.inf, BACKOFF.first
 
     async def keep(self, api: ApiServiceApi, bundle: Callable[[], str]) -> None:
         """Register until cancelled.
@@ -127,6 +130,7 @@ class Registration:
         """
         current, now = await _read(api, _PATH), asyncio.get_running_loop().time()
         if current is None:
+            self._unreachable_since = self._unavailable_since = math.inf
             if now < self._paused_until:
                 return
             owner = await _read(api, _OWNER_PATH)
@@ -161,23 +165,23 @@ class Registration:
         """Delete the APIService if the API server has said for a while that it does not reach it."""
         conditions = (current.get("status") or {}).get("conditions") or ()
         available: Object = next((condition for condition in conditions if condition["type"] == "Available"), {})
-        # Other reasons are transient, for example missing endpoints while no replica is ready yet.
-        if available.get("reason") != NOT_REACHED:
-            self._unreachable_since = None
-            if available.get("status") == "True":
-                self._pause = PAUSES[0]
-        elif self._unreachable_since is None:
-            self._unreachable_since = now
-        elif now - self._unreachable_since >= UNREACHABLE_SECONDS:
+        if available.get("status") == "True":
+            self._pause = BACKOFF.first
+        is_unavailable = available.get("status") == "False"
+        self._unavailable_since = min(self._unavailable_since, now) if is_unavailable else math.inf
+        is_unreachable = is_unavailable and available.get("reason") == NOT_REACHED
+        self._unreachable_since = min(self._unreachable_since, now) if is_unreachable else math.inf
+        if now - self._unreachable_since >= UNREACHABLE_SECONDS or now - self._unavailable_since >= UNAVAILABLE_SECONDS:
             await api.delete(_PATH, uid=current["metadata"]["uid"])
-            self._unreachable_since, self._paused_until = None, now + self._pause
+            self._unreachable_since = self._unavailable_since = math.inf
+            self._paused_until = now + self._pause
             log.warning(
                 "APIService deleted, because the API server does not reach this replica; set the chart's "
                 "operator.hostNetwork=true or visibility.enabled=false (docs/visibility.md)",
                 reason=available.get("message", ""),
                 again_in_seconds=self._pause,
             )
-            self._pause = min(2 * self._pause, PAUSES[1])
+            self._pause = BACKOFF.following(self._pause)
 
     async def _withdraw(self, api: ApiServiceApi) -> None:
         """Delete the APIService if it is ours."""

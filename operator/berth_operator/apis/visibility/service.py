@@ -15,7 +15,7 @@ from berth_api.objects.visibility import GROUP, VERSION
 from berth_client.reviews import Reviews
 from berth_operator.apis.aggregated import front_proxies
 from berth_operator.apis.aggregated.access import Access, FrontProxy
-from berth_operator.apis.aggregated.requests import Limits, raw_refusal
+from berth_operator.apis.aggregated.requests import REQUEST_CONNECTIONS, Limits, raw_refusal
 from berth_operator.apis.aggregated.statuses import too_many
 from berth_operator.apis.serving.certificates import Shared
 from berth_operator.apis.serving.connections import Connections
@@ -35,14 +35,13 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
 from berth_operator.core.fleet.pods import pod_mix_document
 from berth_operator.metrics import counters
+from berth_operator.metrics.gauges import GAUGES
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
 from berth_operator.state.cache.cluster import Cluster
 
 CONNECTIONS: Final = 4
 """Connections to the API server, for reviews of clients."""
-REQUEST_CONNECTIONS: Final = 112
-"""Connections in addition to the connections of watches. Each API server keeps up to 25 idle connections."""
 SHUTDOWN_SECONDS: Final = 0.05
 """Seconds for which watches delay the end of a leader. The next leader waits for its LeaderLease."""
 PAUSE_SECONDS: Final = 5.0
@@ -64,6 +63,8 @@ class Decisions:
     """Returns the points of the bind of a pod's UID, while they are kept."""
     reservation: Callable[[str], str]
     """Returns the sentence about the node reservation of a pod's UID; empty if there is none."""
+    refusal: Callable[[str], str]
+    """Returns which writes for a pod's UID the API server refuses; empty if it refuses none."""
     rack_key: Callable[[], str]
     """Returns the label that names a node's rack; empty for none."""
     configuration: Callable[[], Configuration]
@@ -91,6 +92,7 @@ class VisibilityService:
                 settings = self._settings
                 # A client of its own, so that reviews do not queue behind binds.
                 client = await KubeClient.connect(settings.kubeconfig, "berth-operator/visibility", limit=CONNECTIONS)
+                client.refused = GAUGES.writes
                 try:
                     reviews = Reviews(api=client, clock=time.monotonic)
                     front_proxy = await front_proxies.another(client, None, settings.visibility_period)
@@ -131,6 +133,7 @@ class VisibilityService:
             managed=decisions.managed,
             ranking=decisions.ranking,
             reservation=decisions.reservation,
+            refusal=decisions.refusal,
             term=lambda: self._election.term,
         )
         in_use = SettingsInUse(
@@ -174,7 +177,11 @@ class VisibilityService:
             limits=Limits(watches=most, watches_of_user=max(1, most // 4)),
         )
         runner = web.AppRunner(
-            server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS
+            server.application(),
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=SHUTDOWN_SECONDS,
+            auto_decompress=False,
         )
         await runner.setup()
         try:

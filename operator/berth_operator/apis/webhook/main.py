@@ -1,10 +1,12 @@
 """`berth-operator webhook`: its settings and its process."""
 
 import asyncio
+import functools
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
@@ -23,7 +25,9 @@ from berth_operator.apis.serving.certificates import Files, Shared, Source, Webh
 from berth_operator.apis.serving.settings import ServerSettings
 from berth_operator.apis.serving.tls import ServedCertificate
 from berth_operator.apis.webhook import review
+from berth_operator.apis.webhook.bindings import BindingValidation
 from berth_operator.apis.webhook.mutations import Isolation, Mutations, Routing
+from berth_operator.apis.webhook.review import AskingResponder, Responder
 from berth_operator.apis.webhook.validation import Validation
 from berth_operator.apis.webhook.webhook_server import WebhookServer
 from berth_operator.clients.kube import KubeClient
@@ -32,6 +36,9 @@ from berth_operator.settings import device_plugins
 from berth_operator.settings.configuration import ResourceNames, SchedulerNames
 
 NAME: Final = "berth-operator webhook"
+CONNECTIONS: Final = 8
+"""To the API server, at most: kube-scheduler sends several hundred Bindings a second."""
+TAINT_KEY: Final = r"([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
 def checked_order(text: str) -> str:
@@ -88,9 +95,17 @@ class WebhookSettings(ServerSettings):
     """Whether the agents give containers the device files of the RDMA NICs that their pods hold (the agent's `--nics`).
     Containers that request NICs then get the resource `berth.dev/rdma`."""
 
+    tolerations: Annotated[str, Field(pattern=f"^({TAINT_KEY}(,{TAINT_KEY})*)?$")] = ""
+    """Keys of taints with the effect `NoSchedule`, separated by commas. Pods of Berth that request devices tolerate
+    them."""
+
     routed_resources: ResourceNames = ""
     """Resources besides NVIDIA's that route pods of namespaces with `berth.dev/routing: devices`, separated by
     commas."""
+
+    validate_bindings: bool = False
+    """Whether to refuse Bindings of other programs by which a pod's containers would see none of the GPUs that they
+    request."""
 
     isolation: Literal["mps", "hami-core", "required", "none"] = "none"
     """How containers are limited to their shares of cards, unless the pod or its namespace sets a mode."""
@@ -127,12 +142,15 @@ async def _run(settings: WebhookSettings, validation: Validation) -> None:
 
 
 async def _serve(settings: WebhookSettings, validation: Validation) -> None:
+    files = None
     if settings.certificate is not None and settings.key is not None:
-        await _serve_by(Files(certificate=settings.certificate, key=settings.key), settings, validation)
+        files = Files(certificate=settings.certificate, key=settings.key)
+    if files is not None and not settings.validate_bindings:
+        await _serve_by(files, settings, validation)
         return
-    client = await KubeClient.connect(settings.kubeconfig, "berth-operator/webhook", limit=2)
+    client = await KubeClient.connect(settings.kubeconfig, "berth-operator/webhook", limit=CONNECTIONS)
     try:
-        source = Shared(
+        source = files or Shared(
             api=client,
             namespace=settings.namespace,
             secret=settings.secret,
@@ -144,14 +162,22 @@ async def _serve(settings: WebhookSettings, validation: Validation) -> None:
             host=settings.host,
             lifetime=timedelta(seconds=settings.lifetime),
         )
-        await _serve_by(source, settings, validation)
+        bindings = functools.partial(review.binding_validated, bindings=BindingValidation(pods=client))
+        asking = {"/validate-binding": bindings} if settings.validate_bindings else {}
+        await _serve_by(source, settings, validation, asking)
     finally:
         client.close()
 
 
-async def _serve_by(source: Source, settings: WebhookSettings, validation: Validation) -> None:
+async def _serve_by(
+    source: Source,
+    settings: WebhookSettings,
+    validation: Validation,
+    asking: Mapping[str, AskingResponder] = MappingProxyType({}),
+) -> None:
     mutations = Mutations(
         renamed=frozenset(settings.nvidia_resources.split(",")),
+        tolerated=tuple(filter(None, settings.tolerations.split(","))),
         runtime_class=settings.runtime_class,
         nics=settings.nics,
     )
@@ -159,6 +185,9 @@ async def _serve_by(source: Source, settings: WebhookSettings, validation: Valid
     routing = Routing(scheduler=validation.schedulers[0], served=served)
     isolation = Isolation(default=settings.isolation, order=settings.isolation_order.split(","))
     certificate = ServedCertificate(source=source, period=settings.period)
-    responders = review.responders(mutations, routing, validation, isolation)
+    responders: dict[str, Responder | AskingResponder] = {
+        **review.responders(mutations, routing, validation, isolation),
+        **asking,
+    }
     server = WebhookServer(certificate=certificate, responders=responders)
     await server.serve(str(settings.address), settings.port)

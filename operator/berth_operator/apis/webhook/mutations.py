@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from berth_api import request, words
-from berth_api.admission import injection, nics, renaming, rewriting, routing, shares
+from berth_api.admission import injection, nics, renaming, rewriting, routing, shares, tolerating
 from berth_api.admission.injection import Object, annotations_of, labels_of
 from berth_api.admission.routing import Route
 
-_OF_POD: Final = ("schedulerName", "runtimeClassName")
+_OF_POD: Final = ("schedulerName", "runtimeClassName", "tolerations")
 _OF_CONTAINER: Final = ("env", "resources")
 _LISTS: Final = ("initContainers", "containers", injection.EPHEMERAL)
 _GPUS: Final = re.compile(r"(kubernetes[.]io|koordinator[.]sh)/gpu([.-]|$)|nvidia[.]com/(gpu|mig-)")
@@ -27,6 +27,8 @@ class Mutations:
     """RuntimeClass for pods that request GPUs and name none; empty to leave these pods unchanged."""
     nics: bool = False
     """Whether the agents give containers the device files of RDMA NICs."""
+    tolerated: Sequence[str] = ()
+    """Keys of taints that pods with devices tolerate."""
 
     def made_of(self, pod: Object, before: Object | None) -> Object:
         """Return the mutated pod; `before` is the pod before ephemeral containers were added, None for a new pod.
@@ -39,6 +41,7 @@ class Mutations:
         mutated: Object = injection.injected(renaming.renamed(pod), self.renamed)
         if self.nics:
             mutated = nics.with_device_files(mutated)
+        mutated = tolerating.tolerating(mutated, self.tolerated, self.renamed)
         return with_runtime(mutated, self.runtime_class) if self.runtime_class else mutated
 
 

@@ -1,8 +1,9 @@
 """AdmissionReviews: the API server's requests and Berth's responses."""
 
 import base64
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -11,6 +12,8 @@ import orjson
 
 from berth_api.admission.injection import Object
 from berth_api.request.isolation import ALLOWED
+from berth_operator.apis.webhook import bounds
+from berth_operator.apis.webhook.bindings import BindingValidation
 from berth_operator.apis.webhook.mutations import (
     Isolation,
     LateInjection,
@@ -19,16 +22,21 @@ from berth_operator.apis.webhook.mutations import (
     Routing,
     patch,
 )
-from berth_operator.apis.webhook.validation import Validation
+from berth_operator.apis.webhook.validation import Admitted, Validation
 
 VERSION: Final = "admission.k8s.io/v1"
+MAX_NAME: Final = 253
+"""Characters of an object's name."""
 
-Responder = Callable[[bytes], dict[str, Any]]
+Response = dict[str, Any]
+Responder = Callable[[bytes], Response]
 """Returns the response to the body of an AdmissionReview; raises ReviewError."""
+AskingResponder = Callable[[bytes], Awaitable[Response]]
+"""The same by a request to the API server: the awaitable raises CallError, and does not hold the body."""
 
 
 class ReviewError(ValueError):
-    """A request is not a valid AdmissionReview of a pod. The text shows why."""
+    """A request is not a valid AdmissionReview of what the path is for. The text shows why."""
 
 
 class Mutator(Protocol):
@@ -61,43 +69,81 @@ def responders(
     }
 
 
-def answer(body: bytes, mutator: Mutator) -> dict[str, Any]:
+def answer(body: bytes, mutator: Mutator) -> Response:
     """Return the response to an AdmissionReview: the pod is allowed, with a patch.
 
     Raises:
         ReviewError: the body is not a valid AdmissionReview of a pod.
     """
-    try:
-        review = orjson.loads(body)
-        request = review["request"]
+    with _reading("a pod"):
+        request = _request(body)
         uid, pod = request["uid"], request["object"]
-        operations = patch(pod, mutator.made_of(pod, request.get("oldObject")))
-    except orjson.JSONDecodeError as error:
-        raise ReviewError(f"not JSON: {error}") from error
-    except ValueError as error:
-        raise ReviewError(f"the pod cannot be mutated: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ReviewError(f"not an AdmissionReview of a pod: {error!r}") from error
-    response = {"uid": uid, "allowed": True}
+        if problem := bounds.problem(request):
+            return _verdict(uid, Admitted(denial=problem))
+        try:
+            operations = patch(pod, mutator.made_of(pod, request.get("oldObject")))
+        except ValueError as error:
+            raise ReviewError(f"the pod cannot be mutated: {error}") from error
+    response: Response = {"uid": uid, "allowed": True}
     if operations:
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(orjson.dumps(operations)).decode()}
     return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": response}
 
 
-def validated(body: bytes, validation: Validation) -> dict[str, Any]:
+def validated(body: bytes, validation: Validation) -> Response:
     """Return the response to an AdmissionReview: the pod or template is allowed or denied, perhaps with warnings.
 
     Raises:
         ReviewError: the body is not a valid AdmissionReview of a pod or template.
     """
+    with _reading("a pod or template"):
+        request = _request(body)
+        problem = bounds.problem(request)
+        return _verdict(request["uid"], Admitted(warnings=(problem,)) if problem else validation.judge(request))
+
+
+def binding_validated(body: bytes, bindings: BindingValidation) -> Awaitable[Response]:
+    """Return the coming response to an AdmissionReview: the Binding is allowed or denied.
+
+    What waits for the API server holds only the names.
+
+    Raises:
+        ReviewError: the body is not a valid AdmissionReview of a Binding.
+        CallError: the pod cannot be read.
+    """
+    with _reading("a Binding"):
+        request = _request(body)
+        uid, namespace, name = request["uid"], request["namespace"], request["object"]["metadata"]["name"]
+        if max(map(len, (uid, namespace, name))) > MAX_NAME:
+            raise ReviewError(f"a name or UID has more than {MAX_NAME} characters")
+    return _binding_judged(uid, namespace, name, bindings)
+
+
+async def _binding_judged(uid: str, namespace: str, name: str, bindings: BindingValidation) -> Response:
+    return _verdict(uid, await bindings.judge(namespace, name))
+
+
+def _request(body: bytes) -> Any:
+    """Return the request of an AdmissionReview."""
+    bounds.check_body(body)
+    return orjson.loads(body)["request"]
+
+
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Raise a ReviewError in place of the errors of a body that is not an AdmissionReview of this."""
     try:
-        request = orjson.loads(body)["request"]
-        uid, verdict = request["uid"], validation.judge(request)
+        yield
+    except bounds.ReviewTooLargeError as error:
+        raise ReviewError(str(error)) from error
     except orjson.JSONDecodeError as error:
         raise ReviewError(f"not JSON: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise ReviewError(f"not an AdmissionReview of a pod or template: {error!r}") from error
-    response: dict[str, Any] = {"uid": uid, "allowed": not verdict.denial}
+        raise ReviewError(f"not an AdmissionReview of {what}: {error!r}") from error
+
+
+def _verdict(uid: str, verdict: Admitted) -> Response:
+    response: Response = {"uid": uid, "allowed": not verdict.denial}
     if verdict.denial:
         code = HTTPStatus.UNPROCESSABLE_ENTITY
         response["status"] = {"code": code, "reason": "Invalid", "message": verdict.denial}

@@ -5,7 +5,8 @@ for it. A nomination reserves its capacity, and the other pods are evicted in wa
 each wave, the advice is computed again on the current state. If nothing helps any more, the remaining moves are dropped
 with the reason. The next wave waits until the pods of the last wave are gone and their replacements are placed. So no
 two replacements are promised the same place. If pods were moved and the helped pod did not run, this counts as a lost
-place (`EvictionProgress`). So pods are not moved for it again and again.
+place (`EvictionProgress`). So pods are not moved for it again and again. If a pod of ours with higher priority takes
+the place, this does not count, and the pod is helped again at once.
 
 None of this is stored. After a failover, the pod's nominated node shows the next leader where to continue.
 docs/decisions/0029-defragmentation.md has the reasons.
@@ -77,6 +78,10 @@ class PodMover(PodReader, Protocol):
 
 class DroppedError(Exception):
     """The remaining moves are dropped; the text is the reason, and names no pod."""
+
+
+class DisplacedError(DroppedError):
+    """A pod of ours with higher priority takes the place, so the pod may be helped again at once."""
 
 
 @dataclass(slots=True)
@@ -177,20 +182,22 @@ class Defragmenter:
 
     async def _help(self, pod: PendingPod, tenants: Tenants) -> None:
         """Evict wave after wave until the pod fits, or can no longer be made to fit, or must not."""
-        work, why = _Help(uid=pod.uid, node=pod.nominated_node), ""
+        work, why, is_displaced = _Help(uid=pod.uid, node=pod.nominated_node), "", False
         try:
             while (wave := await self._next_wave(work, tenants)) is not None:
                 await self._settle(wave, tenants)
         except DroppedError as error:
             why = str(error)
+            is_displaced = isinstance(error, DisplacedError) or self._preemptor.progress.gave_way(pod.uid)
         if not work.node:
             self._retry_at[pod.class_key] = self._cluster.clock() + AGAIN
             log.debug("no pods to move", pod=pod.key, why=why or "it fits once terminating pods are gone")
             return
         if why and self._waits(work.uid):
-            # The class of the pod without its nomination.
-            *shared, _ = pod.class_key
-            self._retry_at[*shared, ""] = self._cluster.clock() + AGAIN
+            if not is_displaced:
+                # The class of the pod without its nomination.
+                *shared, _ = pod.class_key
+                self._retry_at[*shared, ""] = self._cluster.clock() + AGAIN
             log.warning("moves dropped", pod=pod.key, node=work.node, moved=work.evicted, why=why)
             counters.DEFRAGMENTATIONS.labels("dropped").inc()
             self._reporter.moves_dropped(pod, work.node, why)
@@ -216,7 +223,7 @@ class Defragmenter:
                 return None
             pod = self._cluster.pending[uid]
             if pod.nominated_node != work.node:
-                raise DroppedError(f"a pod of higher priority needs node {work.node}")
+                raise DisplacedError(f"a pod of higher priority needs node {work.node}")
             advice, moves = await self._search(pod, work, tenants)
             if isinstance(advice.result, Failure):
                 where = f"on node {work.node} " if work.node else ""

@@ -1,7 +1,7 @@
 """Deletions and evictions of pods, and what their errors mean.
 
 The API server answers a request for a pod that was replaced with 409, because the UID differs. But a webhook may refuse
-a deletion with 409, too, and the pod stays. So the pod is read after such an answer.
+a deletion with 409, too, and the pod stays. So the pod is read after this answer.
 """
 
 from collections.abc import Awaitable, Mapping
@@ -28,7 +28,7 @@ async def unless_gone(request: Awaitable[object], pods: PodReader, namespace: st
     try:
         await request
     except CallError as error:
-        if error.status == HTTPStatus.NOT_FOUND:
+        if error.is_missing:
             return False
         if error.status != HTTPStatus.CONFLICT or await _stays(pods, namespace, name, uid):
             raise

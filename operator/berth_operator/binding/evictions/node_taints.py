@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_api.values.backoff import ExponentialBackoff
 from berth_client.errors import CallError
 from berth_operator.core.filters import taints
 from berth_operator.core.fleet.kubelet_allocation import leaves_soon
@@ -37,8 +38,8 @@ MAX_NODES: Final = 256
 """Nodes that may have the taint at once; beyond that pods are evicted without it."""
 PAUSES: Final = (0.2, 1.0, None)
 """Seconds between the attempts to place it: the state may be older than the Node's list of taints."""
-MAX_PAUSE: Final = 60.0
-"""Seconds between two attempts to remove it, at most."""
+BACKOFF: Final = ExponentialBackoff(first=PERIOD, longest=60.0)
+"""Between two attempts to remove it."""
 
 Patch = Sequence[Mapping[str, Any]]
 
@@ -120,7 +121,7 @@ class NodeTaints:
             try:
                 await self._nodes.json_patch(f"/api/v1/nodes/{node}", patch)
             except CallError as error:
-                if pause is None or error.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
+                if pause is None or error.refuser or error.status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
                     # The place may be lost then; lost places are bounded in any case.
                     log.warning("node not tainted, other schedulers may take the place", node=node, error=str(error))
                     return
@@ -188,7 +189,7 @@ class NodeTaints:
             if error.is_refused:
                 self._removed.discard(node)
             _, pause = self._retry_at.get(node, (0.0, PERIOD))
-            self._retry_at[node] = self._cluster.clock() + pause, min(2 * pause, MAX_PAUSE)
+            self._retry_at[node] = self._cluster.clock() + pause, BACKOFF.following(pause)
             log.warning("taint not removed, trying again", node=node, again_in=pause, error=str(error))
         else:
             # Until the watch shows it, the patch would be sent again.

@@ -2,9 +2,10 @@
 
 Victims are chosen during the pod's decision. The next decision already sees the nomination, which keeps the victims'
 capacity for the pod. Deletions run concurrently. Each victim first gets a condition with the reason, and then its own
-grace period. The pod is parked like any other pod that fits nowhere, and is woken when a pod leaves. It preempts no
-further pods while its victims are terminating. `EvictionProgress` counts evictions that were in vain and stops further
-ones. `NodeTaints` keeps other schedulers off the place meanwhile.
+grace period. Before that, a dry run shows whether a policy or webhook refuses the deletion. If so, the victim gets no
+condition, and is no victim for a while. The pod is parked like any other pod that fits nowhere, and is woken when a pod
+leaves. It preempts no further pods while its victims are terminating. `EvictionProgress` counts evictions that were in
+vain and stops further ones. `NodeTaints` keeps other schedulers off the place meanwhile.
 """
 
 import asyncio
@@ -28,16 +29,25 @@ from berth_operator.binding.evictions.progress import EvictionProgress
 from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Failure
-from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.gang_preemption import NO_VICTIMS, may_preempt, pods_awaited, preempt_gang
+from berth_operator.core.decision.gang import Gang, pods_of
+from berth_operator.core.decision.gang_preemption import (
+    NO_VICTIMS,
+    may_preempt,
+    pods_awaited,
+    preempt_gang,
+    waits_for_kubelet,
+)
+from berth_operator.core.decision.lost_places import preemptor_of
 from berth_operator.core.decision.messages import cut, with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
     BACKING_OFF,
     NEVER,
+    PAUSED,
     TERMINATING,
     add_preemption,
     found,
+    is_taken,
     leaving,
     nominated_fit,
     nominated_pods,
@@ -45,6 +55,8 @@ from berth_operator.core.decision.preemption import (
     not_tried,
     preempt,
 )
+from berth_operator.core.decision.rivals import took_place, took_places
+from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet import claim_counts
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
@@ -57,7 +69,10 @@ EVICTIONS: Final = 16
 PAUSES: Final = (1.0, 2.0, 4.0)
 """Seconds between the attempts of one request. If the last fails, the pod is decided again after its back-off."""
 
-UNCONFIRMED: Final = "not evicting pods for pods that come later: Berth does not read the object of their controller."
+_FOR_LATER: Final = "not evicting pods for pods that come later:"
+UNCONFIRMED: Final = f"{_FOR_LATER} Berth does not read the object of their controller."
+UNREADABLE: Final = f"{_FOR_LATER} Berth may not read LimitRanges, ResourceQuotas and PriorityClasses."
+NOT_PREEMPTING: Final = f"{_FOR_LATER} their PriorityClass is not known, or their preemptionPolicy is Never."
 _NODE_CHANGES: Final = (
     Change.CAPACITY_FREED
     | Change.NODE_TAINTS
@@ -77,7 +92,7 @@ class PreemptionApi(PodReader, Protocol):
     async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
         """Patch a pod's status by strategic merge."""
 
-    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+    async def delete_pod(self, namespace: str, name: str, uid: str, *, dry_run: bool = False) -> None:
         """Delete a pod within its own grace period, if it still has this UID."""
 
 
@@ -113,21 +128,32 @@ class Preemptor:
     def restore(self, lost: Sequence[LostPlace] | None) -> None:
         """Restore the last leader's lost places, and its nominations from the pods' status; of a gang all or none."""
         self.progress.restore(lost)
-        waiting = nominated_pods(self._cluster.pending.values())
+        fleet, waiting = self._cluster.fleet, nominated_pods(self._cluster.pending.values())
         for pod in waiting:
             if (nominee := self._nominated_fit(pod)) is not None:
                 self._cluster.nominator.nominate(pod, nominee)
             elif (kept := self._request(pod)) is not None:
                 self._cluster.nominator.nominate(pod, kept.nominee)
+        taken = (
+            pod
+            for pod in waiting
+            if pod.gang is None
+            and pod.uid not in fleet.nominees
+            and is_taken(fleet, pod, self._policy(pod.scheduler), pod.nominated_node)
+        )
+        # One for each controller: its pods may have lost their places together, or no pod was evicted for them yet.
+        for pod in {preemptor_of(pod): pod for pod in taken}.values():
+            self.progress.lost_before(pod, pod.nominated_node)
         nominated = Counter(pod.gang for pod in waiting if pod.gang is not None)
         for gang, members in nominated.items():
             if len(self._cluster.nominator.of_gang(gang)) < members:
                 self._cluster.nominator.withdraw_gang(gang)
+                if (unit := self._cluster.gangs.unit(gang)) is not None:
+                    self.progress.lost_before(unit)
             # This also withdraws the nominations if the gang now has too few members.
             self._cluster.gangs.gather(gang)
 
         # Follow the evictions of the last leader whose pods still leave the nominated nodes.
-        fleet = self._cluster.fleet
         for pod in waiting:
             nominee = fleet.nominees.get(pod.uid)
             if pod.gang is not None or nominee is None:
@@ -152,19 +178,25 @@ class Preemptor:
         if self._moves is not None and (kept := self._moves.kept_for(pod)) is not None:
             return self._keep(pod, kept, failure)
         if pod.nominated_node and (nominee := self._nominated_fit(pod)) is not None:
-            return self._cluster.nominator.nominate(pod, nominee), self._awaiting(failure)
+            is_paused = nominee.node in fleet.rejecting.get(pod.request.rejected_controller, ())
+            failure = self._awaiting(failure, PAUSED if is_paused else TERMINATING)
+            return self._cluster.nominator.nominate(pod, nominee), failure
+        if not self._cluster.rejected_pods.keeps_place(pod):
+            self.progress.give_up(pod.uid)
+        if (rivals := self.progress.rivals(pod.uid)) and took_place(fleet, pod, policy, rivals):
+            self.progress.displaced(pod.uid)
         pod = self.progress.of_pod(pod)
         if (why := not_tried(fleet, pod, policy, failure)) is not None:
             return self._keep_or_withdraw(pod, why)
         in_flight = self._cluster.placements.in_flight()
         preemption = preempt(fleet, pod, policy, self._cluster.budgets, in_flight)
         if preemption is None:
-            why = not_helpful(fleet, pod, policy, failure, in_flight)
+            why = self._with_undeletable(not_helpful(fleet, pod, policy, failure, in_flight), pod.priority)
             return self._keep_or_withdraw(pod, _until_evictable(why, in_flight))
         node = preemption.nominee.node
         scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
         log.info("preempting", pod=pod.key, node=node, victims=[victim.pod for victim in preemption.victims])
-        self._displace(node, pod.priority)
+        self._displace(node, pod)
         pod = self._nominate(pod, preemption.nominee)
         if victims := self._cluster.gang_tracker.leaving_with(preemption.victims):
             self._keep_from_others(pod, [preemption.nominee], victims)
@@ -187,12 +219,22 @@ class Preemptor:
             return gang, failure
         if left := self._victims_left(gang):
             return gang, self._awaiting_gang(left, failure)
+        if not all(map(self._cluster.rejected_pods.keeps_place, gang.members)):
+            self.progress.give_up(gang.uid)
+        elif waits_for_kubelet(fleet, gang, policy, self._cluster.nominator.of_gang(gang.membership)):
+            return gang, self._awaiting(failure, PAUSED)
+        if (rivals := self.progress.rivals(gang.uid)) and took_places(fleet, gang, policy, rivals):
+            self.progress.displaced(gang.uid)
         if (why := self._not_tried_for(gang, policy, failure, places)) is not None:
             return self._withdraw_nominations(gang), why
         in_flight = self._cluster.placements.in_flight()
-        preemption = preempt_gang(fleet, gang, policy, self._cluster.budgets, in_flight)
+        preemption, why_none = None, NO_VICTIMS
+        try:
+            preemption = preempt_gang(fleet, gang, policy, self._cluster.budgets, in_flight)
+        except NoWorkError as error:
+            why_none = str(error)
         if preemption is None:
-            why = add_preemption(failure, NO_VICTIMS)
+            why = self._with_undeletable(add_preemption(failure, why_none), gang.lowest)
             return self._withdraw_nominations(gang), _until_evictable(why, in_flight)
         scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
         log.info("preempting", gang=gang.key, victims=[victim.pod for victim in preemption.victims])
@@ -201,7 +243,7 @@ class Preemptor:
             self.withdraw_nomination(members[uid])
         self._cluster.nominator.release_later(gang.membership)
         for nominee in preemption.nominees:
-            self._displace(nominee.node, gang.lowest)
+            self._displace(nominee.node, gang)
             if nominee.uid in members:
                 nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
             else:
@@ -216,6 +258,11 @@ class Preemptor:
         gang = self._cluster.gangs.unit(gang.membership) or gang
         return gang, self._awaiting_gang(self._victims_left(gang), failure)
 
+    def _with_undeletable(self, failure: Failure, priority: int) -> Failure:
+        """Return a failure with the note about the pods that the API server refuses to delete."""
+        note = self.progress.undeletable_note(priority)
+        return replace(failure, message=with_note(failure.message, note)) if note else failure
+
     def _not_tried_for(self, gang: Gang, policy: Policy, failure: Failure, places: int) -> Failure | None:
         """Return the failure, with the reason, of a gang that may not preempt pods now; None if it may."""
         if not may_preempt(self._cluster.fleet, gang, policy):
@@ -223,7 +270,8 @@ class Preemptor:
         if not all(member.preempts for member in gang.members):
             return add_preemption(failure, NEVER)
         if not all(pod.preempts for pod in gang.expected):
-            return add_preemption(failure, UNCONFIRMED)
+            why = NOT_PREEMPTING if self._cluster.admission_rules.are_known() else UNREADABLE
+            return add_preemption(failure, why if gang.is_confirmed else UNCONFIRMED)
         if promise.exceeds(self._cluster.fleet, gang, places):
             return add_preemption(failure, promise.NO_PLACES_LEFT)
         if not (backoff := self.progress.of_gang(gang)):
@@ -255,10 +303,12 @@ class Preemptor:
 
     def reserve(self, pod: PendingPod, nominee: Charge) -> PendingPod:
         """Nominate a node for a pod for which others are moved; return the pod with this nomination."""
-        self._displace(nominee.node, pod.priority)
+        self._displace(nominee.node, pod)
         return self._nominate(pod, nominee)
 
     def _nominated_fit(self, pod: PendingPod) -> Charge | None:
+        if not self._cluster.rejected_pods.keeps_place(pod):
+            return None
         return nominated_fit(self._cluster.fleet, pod, self._policy(pod.scheduler), pod.nominated_node)
 
     @staticmethod
@@ -316,8 +366,10 @@ class Preemptor:
         self._cluster.fleet.mark_leaving(victim.uid)
         self._jobs.put_nowait((pod, victim))
 
-    def _displace(self, node: str, priority: int) -> None:
-        """Withdraw the nominations to a node of pods with lower priority, and queue those pods again."""
+    def _displace(self, node: str, unit: PendingPod | Gang) -> None:
+        """Withdraw the nominations to a node of pods with lower priority than a unit, and queue those pods again."""
+        priority = unit.lowest if isinstance(unit, Gang) else unit.priority
+        own = {pod.uid for pod in pods_of(unit)}
         self._cluster.spares.make_way({node})
         nominees = tuple(self._cluster.fleet.nominees_on(node))
         for nominee in nominees:
@@ -328,9 +380,11 @@ class Preemptor:
             if pod is not None and pod.reserved_node:
                 self._cluster.queue.put(self._cluster.nominator.end_reservation(pod))
             elif gang is not None:
+                self.progress.displaced(gang.key, by=own)
                 self._cluster.nominator.withdraw_gang(gang)
                 self._cluster.gangs.gather(gang)
             elif pod is not None:
+                self.progress.displaced(pod.uid, by=own)
                 self._cluster.queue.put(self.withdraw_nomination(pod))
             else:
                 # A pod of kube-scheduler, which decides it again.
@@ -350,6 +404,8 @@ class Preemptor:
             pod, victim = await self._jobs.get()
             namespace, name = keys.split(victim.pod)
             try:
+                # A refused deletion must not leave the condition on a pod that stays.
+                await self._send(functools.partial(self._delete, namespace, name, victim.uid, dry_run=True))
                 await self._taints.placed(victim.node)
                 preemptor = "podgroup" if pod.gang is not None and pod.gang.is_kubernetes else "pod"
                 condition = {
@@ -374,11 +430,12 @@ class Preemptor:
         try:
             await self._pods.patch_pod_status(namespace, name, patch)
         except CallError as error:
-            if error.status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+            if error.status != HTTPStatus.CONFLICT and not error.is_missing:
                 raise
 
-    async def _delete(self, namespace: str, name: str, uid: str) -> None:
-        await unless_gone(self._pods.delete_pod(namespace, name, uid), self._pods, namespace, name, uid)
+    async def _delete(self, namespace: str, name: str, uid: str, *, dry_run: bool = False) -> None:
+        deletion = self._pods.delete_pod(namespace, name, uid, dry_run=dry_run)
+        await unless_gone(deletion, self._pods, namespace, name, uid)
 
     async def _send(self, send: Callable[[], Awaitable[object]]) -> None:
         """Send a request until it succeeds.
@@ -400,9 +457,9 @@ class Preemptor:
             else:
                 return
 
-    def _failed(self, pod: PendingPod, victim: Charge, error: Exception) -> None:
+    def _failed(self, pod: PendingPod, victim: Charge, error: CallError) -> None:
         """Decide the pod again after its back-off, because a victim could not be evicted."""
-        self.progress.refused(pod)
+        self.progress.refused(pod, victim, error)
         log.error("eviction failed", pod=pod.key, victim=victim.pod, node=victim.node, error=str(error))
         self._cluster.fleet.unmark_leaving(victim.uid)
         if (waiting := self._cluster.pending.get(pod.uid)) is None or pod.uid in self._cluster.fleet.charges:

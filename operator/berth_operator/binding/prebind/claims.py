@@ -29,7 +29,7 @@ from berth_operator.binding.prebind.changes import Changes, GoneError
 from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
 from berth_operator.binding.prebind.claim_writer import ClaimWriter, ResourceClaimApi
 from berth_operator.binding.prebind.extended_claims import ExtendedClaims
-from berth_operator.binding.prebind.reservations import ClaimReservations, Turn
+from berth_operator.binding.prebind.reservations import ClaimReservations, ClaimTurn
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.dra.errors import NodeError
 from berth_operator.core.dra.results import Allocation
@@ -175,7 +175,7 @@ class ClaimBinder:
         for key in placement.claims.reserved:
             await self._wait_until_allocated(key, placement, leads)
             check = functools.partial(self._check, placement, leads)
-            turn = Turn(pod=placement.pod, node=placement.node, check=check, written=written)
+            turn = ClaimTurn(pod=placement.pod, node=placement.node, check=check, written=written)
             await self._reservations.reserve(key, turn)
         if placement.claims.mappings:
             self._check(placement, leads)

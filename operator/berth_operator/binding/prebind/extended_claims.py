@@ -102,6 +102,6 @@ class ExtendedClaims:
                 body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": same}
                 await self._writer.send("DELETE", claim_objects.path(key), body)
             except CallError as error:
-                if error.status != HTTPStatus.NOT_FOUND:
+                if not error.is_missing:
                     raise
         self._made.pop(pod.uid, None)

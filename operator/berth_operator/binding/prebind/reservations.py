@@ -17,7 +17,7 @@ from berth_operator.core.values.request import PendingPod
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Turn:
+class ClaimTurn:
     """A pod that waits for its turn at a claim."""
 
     pod: PendingPod
@@ -46,10 +46,10 @@ class ClaimReservations:
 
     def __init__(self, writer: ClaimWriter, lease: str) -> None:
         self._writer, self._lease = writer, lease
-        self._waiting: defaultdict[str, list[Turn]] = defaultdict(list)
+        self._waiting: defaultdict[str, list[ClaimTurn]] = defaultdict(list)
         """Claim -> pods that wait, including the pod whose turn it is."""
 
-    async def reserve(self, key: str, turn: Turn) -> None:
+    async def reserve(self, key: str, turn: ClaimTurn) -> None:
         """Reserve an allocated claim for a pod, if it is not reserved yet.
 
         The claim is read at quorum, because the watch may still show reservations that were released since.
@@ -72,7 +72,7 @@ class ClaimReservations:
         if turn.error is not None:
             raise turn.error
 
-    async def _reserve_for_all(self, key: str, own: Turn) -> None:
+    async def _reserve_for_all(self, key: str, own: ClaimTurn) -> None:
         others = [] if own.alone else [turn for turn in self._waiting[key] if turn is not own and turn.waits()]
         turns = [own, *others]
         if others:
@@ -85,7 +85,7 @@ class ClaimReservations:
                 return
         await self._write(key, [own])
 
-    async def _write(self, key: str, turns: Sequence[Turn]) -> None:
+    async def _write(self, key: str, turns: Sequence[ClaimTurn]) -> None:
         def reserve(current: Object) -> Object | None:
             return _reserved(current, turns)
 
@@ -101,7 +101,7 @@ class ClaimReservations:
             turn.written[key] = version
 
 
-def _reserved(current: Object, turns: Sequence[Turn]) -> Object | None:
+def _reserved(current: Object, turns: Sequence[ClaimTurn]) -> Object | None:
     """Return a claim reserved for the pods that may use it; None if it already is. Other pods get an error."""
     state, most = claim_objects.read(current), claim_objects.MAX_CONSUMERS
     wanted: list[PendingPod] = []

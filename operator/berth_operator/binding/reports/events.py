@@ -160,7 +160,7 @@ class EventQueue:
             try:
                 await self._api.create_event(event.subject.namespace, event.body(self._instance))
             except CallError as failure:
-                if failure.status in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                if failure.status == HTTPStatus.CONFLICT or failure.is_missing:
                     return  # it exists since an answer was lost, or its namespace is gone
                 error = failure
                 if failure.is_refused:

@@ -83,11 +83,16 @@ class Reporter:
         reason = Reason(message=failure.message, condition=failure.condition, event="FailedScheduling")
         self._waiting.waits(pod, reason)
 
-    def refused(self, pod: PendingPod, why: str) -> None:
-        """Report that the API server refused a pod's Binding."""
+    def refused(self, pod: PendingPod, why: str, node: str = "") -> None:
+        """Report that the API server refused a pod's Binding to a node, or that none could be written."""
         # A proxy may refuse without a message, but records are compared by their message.
         message = why or "the Binding was refused without a reason"
-        self._waiting.waits(pod, Reason(message=message, condition=SCHEDULER_ERROR, event="FailedBinding"))
+        reason = Reason(message=message, condition=SCHEDULER_ERROR, event="FailedBinding", refused_on=node)
+        self._waiting.waits(pod, reason)
+
+    def refusal(self, uid: str) -> str:
+        """Return which writes the API server refuses for a waiting pod; empty if it refuses none."""
+        return "; ".join(self._waiting.refusals(uid))
 
     def nominated_node_changed(self, pod: PendingPod) -> None:
         """Report a pod's nominated node, or that it has none any more."""
@@ -144,11 +149,20 @@ class Reporter:
 
     def unknown(self, charge: Charge) -> None:
         """Report a bound pod whose allocation is missing or not trusted."""
+        if charge.lacks_cards:
+            log.warning("pod bound by another program", pod=charge.pod, node=charge.node)
+            note = (
+                f"Another program bound the pod to {charge.node}, so its containers see no GPU. Delete it, and let "
+                f"no other scheduler have a profile {charge.scheduler}"
+            )
+            self._warn(_bound(charge), "AllocationMissing", "Accounting", note, suffix=f"{charge.uid}.missing")
+        if not charge.unknown:
+            return
         log.warning("allocation unknown", pod=charge.pod, node=charge.node, types=charge.unknown)
         note = (
             f"The pod requests {', '.join(charge.unknown)} devices on {charge.node}, but its allocation is missing, "
             "cannot be read, names too few devices or was not written by a trusted scheduler: no such device of that "
-            "node is allocated until the pod is deleted"
+            f"node is allocated until {_end_of(charge)}"
         )
         self._warn(_bound(charge), "AllocationUnknown", "Accounting", note, suffix=f"{charge.uid}.unknown")
 
@@ -179,6 +193,17 @@ class Reporter:
         digest = hashlib.sha256("|".join([claim.uid, device, *others]).encode()).hexdigest()[:16]
         self._warn(subject, "DeviceAllocatedTwice", "Allocating", note, suffix=digest)
 
+    def card_doubled(self, holder: Charge, card: str, others: Sequence[str]) -> None:
+        """Report on a pod that others (namespace/name) also hold one of its cards.
+
+        Pods of other namespaces are not named.
+        """
+        namespace, _ = keys.split(holder.pod)
+        named = [other if keys.split(other)[0] == namespace else "a pod of another namespace" for other in others]
+        note = f"{card} is held by {', '.join(named)} too: delete one of the pods (docs/backup.md#berthcardsdoubled)"
+        digest = hashlib.sha256("|".join([holder.uid, card, *others]).encode()).hexdigest()[:16]
+        self._warn(_bound(holder), "CardHeldTwice", "Accounting", note, suffix=digest)
+
     def drifted(self, promised: Charge, difference: str) -> None:
         """Report that a pod holds other devices than it was allocated."""
         # The Event's name allows one for each pod; the GpuPod's condition shows the current state.
@@ -196,17 +221,18 @@ class Reporter:
         # Named, so that it is reported once and not by each leader.
         self._warn(_bound(charge), "PodGroupUnknown", "Keeping", note, suffix=f"{charge.uid}.unknown")
 
-    def places_promised(self, placement: Placement, places: str) -> None:
-        """Report on a member that is being bound which places are promised to pods that come later."""
+    def places_promised(self, placement: Placement, note: str, *, are_kept: bool = True) -> None:
+        """Report on a member that is being bound which places are promised to pods that come later, or why none are."""
         pod = placement.pod
+        kind, reason = ("Normal", "PlacesPromised") if are_kept else ("Warning", "NoPlacesPromised")
         self._events.put(
             Event(
                 subject=Subject.of(pod),
                 name=event_name(pod.name, f"{pod.uid}.places"),
-                type="Normal",
-                reason="PlacesPromised",
+                type=kind,
+                reason=reason,
                 action="Promising",
-                note=places,
+                note=note,
             )
         )
 
@@ -285,6 +311,16 @@ class Reporter:
     def _warn(self, subject: Subject, reason: str, action: str, note: str, suffix: str = "") -> None:
         name = event_name(subject.name, suffix)
         self._events.put(Event(subject=subject, name=name, type="Warning", reason=reason, action=action, note=note))
+
+
+def _end_of(charge: Charge) -> str:
+    """Return what ends the charge of a pod that may hold any device."""
+    if not charge.finalizers:
+        return "the pod is deleted"
+    return (
+        f"the pod is gone, which finalizer {', '.join(charge.finalizers)} prevents, or until the node's agent finds no "
+        "process of it, and kubelet reports no device for it"
+    )
 
 
 def _named(pod: PendingPod, reader: Charge) -> str:

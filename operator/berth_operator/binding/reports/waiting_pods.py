@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -31,7 +31,8 @@ from typing import Any, Final, Protocol
 import structlog
 
 from berth_client import times
-from berth_client.errors import ApiError, CallError
+from berth_client.errors import ApiError, CallError, refuser_of
+from berth_client.refusals import is_for_good
 from berth_operator.binding.reports.events import Event, EventApi, Subject, event_name, microtime
 from berth_operator.binding.reports.in_flight_binds import InFlightBinds
 from berth_operator.clients.bucket import Bucket
@@ -93,6 +94,8 @@ class Reason:
     """Reason of the PodScheduled condition."""
     event: str
     """Reason of the Event."""
+    refused_on: str = field(default="", compare=False)
+    """The node that the pod was decided for, if the API server refused the Binding; not written."""
 
 
 @dataclass(slots=True, eq=False)
@@ -145,6 +148,8 @@ class _Record:
     """Writes after `SETTLE` seconds that were left at `credit_at`."""
     credit_at: float = -math.inf
     failures: int = 0
+    refused: str = ""
+    """Why the API server refuses the condition until a person acts; empty if it does not."""
     retry_at: float = -math.inf
     in_flight: bool = False
     ready_at: float = 0.0
@@ -188,7 +193,8 @@ class _Record:
         """Set the pod's current reason; return whether the due writes may change."""
         differed, self.pod, self.decided_at = self.differs, pod, now
         if self.reason != reason:
-            self.reason, self.changed_at = reason, now
+            self.changed_at = now
+        self.reason = reason
         if self.differs and not differed:
             self.differs_since = now
         return differed or self.differs
@@ -276,6 +282,15 @@ class WaitingPods:
 
     def __len__(self) -> int:
         return len(self._records)
+
+    def refusals(self, uid: str) -> Iterator[str]:
+        """Yield sentences about the writes that the API server refuses for a waiting pod: Binding and condition."""
+        if (record := self._records.get(uid)) is None:
+            return
+        if record.reason is not None and record.reason.refused_on:
+            yield f"decided for {record.reason.refused_on}, {_refused(record.reason.message)}"
+        if record.refused:
+            yield f"its condition cannot be written, {_refused(record.refused)}"
 
     def waits(self, pod: PendingPod, reason: Reason) -> None:
         """Report why a pod waits."""
@@ -388,15 +403,23 @@ class WaitingPods:
         while True:
             record = await self._next(bucket)
             record.in_flight = True
+            failure: CallError | None = None
             try:
                 await self._write_status(record)
-                # Another pod's condition is more urgent than an Event, which is then written later.
-                if not (self._first or self._updates):
-                    await self._write_events(record)
             except CallError as error:
-                self._failed(record, error)
-            else:
+                failure = error
+            record.refused = str(failure) if is_for_good(failure) and not _is_over(record, failure) else ""
+            # Another pod's condition is more urgent than an Event, which is then written later. But if no condition can
+            # be written, the Event alone shows why the pod waits.
+            if record.refused or (failure is None and not (self._first or self._updates)):
+                try:
+                    await self._write_events(record)
+                except CallError as error:
+                    failure = failure or error
+            if failure is None:
                 record.failures, record.retry_at = 0, -math.inf
+            else:
+                self._failed(record, failure)
             record.in_flight = False
             self._plan(record)
 
@@ -428,7 +451,7 @@ class WaitingPods:
                 try:
                     await self._api.patch_event(event.subject.namespace, event.name, series.shown())
                 except ApiError as error:
-                    if error.status != HTTPStatus.NOT_FOUND:
+                    if not error.is_missing:
                         raise
                     series.recorded = 0  # the Event was deleted
             if not series.recorded:
@@ -437,7 +460,7 @@ class WaitingPods:
                 except ApiError as error:
                     if error.status == HTTPStatus.CONFLICT:
                         count = 1  # an answer was lost, and the Event exists as it was first sent
-                    elif error.is_refused and error.status != HTTPStatus.NOT_FOUND:
+                    elif error.is_refused and not error.is_missing:
                         # By a quota or a policy. Another try would delay the pod's next status.
                         counters.REPORTS_LOST.labels("event").inc()
                         log.warning("event dropped", reason=event.reason, of=event.subject.name, error=str(error))
@@ -446,20 +469,16 @@ class WaitingPods:
             series.recorded = count
 
     def _failed(self, record: _Record, error: CallError) -> None:
-        """Drop the record if its pod is gone or bound; otherwise retry later.
-
-        After a conflict, the pod may have been replaced by another. But a webhook may refuse with the same status, and
-        the API server answers so if others write the pod all the time. So a few are tried again.
-        """
-        pod, is_conflict = record.pod, error.status == HTTPStatus.CONFLICT
-        is_gone = error.status == HTTPStatus.NOT_FOUND or (is_conflict and record.failures >= MAX_CONFLICTS)
-        is_bound = error.status == HTTPStatus.UNPROCESSABLE_ENTITY and "nominatedNodeName" in str(error)
-        if is_gone or is_bound:
+        """Drop the record if its pod is gone or bound; otherwise retry later."""
+        pod = record.pod
+        if _is_over(record, error):
             log.debug("report no longer needed", pod=pod.key, error=str(error))
             if self._records.get(pod.uid) is record:
                 self.dismiss(pod.uid)
             return
-        pause = min(MAX_RETRY, 2.0**record.failures) if is_conflict or not error.is_refused else MAX_RETRY
+        # A policy may refuse the conditions of all pods. Their retries must not keep the writers from other pods.
+        growth = 8.0 if is_for_good(error) else 2.0
+        pause = min(MAX_RETRY, growth**record.failures)
         if not record.failures:
             log.warning("report failed, trying again", pod=pod.key, error=str(error), again_in=pause)
         if not error.is_refused:
@@ -467,3 +486,20 @@ class WaitingPods:
             record.generation = UNKNOWN
         record.failures = min(record.failures + 1, 10)
         record.retry_at = self._clock() + pause
+
+
+def _is_over(record: _Record, error: CallError | None) -> bool:
+    """Return whether a failed report is no longer needed, because its pod is gone or bound.
+
+    After a conflict, the pod may have been replaced by another. But a webhook may refuse with the same status, and the
+    API server answers so if others write the pod all the time. So a few are tried again.
+    """
+    if error is None:
+        return False
+    is_gone = error.is_missing or (error.status == HTTPStatus.CONFLICT and record.failures >= MAX_CONFLICTS)
+    return is_gone or (error.status == HTTPStatus.UNPROCESSABLE_ENTITY and "nominatedNodeName" in str(error))
+
+
+def _refused(message: str) -> str:
+    refuser = refuser_of(message)
+    return f"refused by {refuser}: {message}" if refuser else f"refused: {message}"

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from berth_api.values.backoff import ExponentialBackoff
 from berth_operator.binding.selectors.process import Evaluated, SelectorProcess, StartError, WorkerError
 from berth_operator.core.dra.offload import Job, Offload
 from berth_operator.core.dra.selectors import DeviceView
@@ -20,9 +21,8 @@ MAX_TRIES: Final = 3
 """Times that a job may end the worker until that counts as a failure of the expression."""
 MAX_FAILURES: Final = 256
 """Expressions whose failures are counted."""
-FIRST_PAUSE: Final = 1.0
-MAX_PAUSE: Final = 60.0
-"""Seconds until the worker is started again."""
+BACKOFF: Final = ExponentialBackoff(first=1.0, longest=60.0)
+"""Until the worker is started again."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class SlowSelectors:
         """Expression -> classes of the queue that wait for it."""
         self._failures: dict[str, int] = {}
         """Expression -> number of times that it ended the worker."""
-        self._pause = FIRST_PAUSE
+        self._pause = BACKOFF.first
 
     def begin(self) -> None:
         """Begin the decision of a unit."""
@@ -79,10 +79,10 @@ class SlowSelectors:
         except WorkerError as error:
             answer = self._failed(job, error)
             await asyncio.sleep(self._pause)
-            self._pause = min(2 * self._pause, MAX_PAUSE)
+            self._pause = BACKOFF.following(self._pause)
         else:
             self._failures.pop(job.expression, None)
-            self._pause = FIRST_PAUSE
+            self._pause = BACKOFF.first
         if answer.invalid:
             self._selected.refuse(job.expression, answer.invalid)
         for device, result in zip(job.devices, answer.results, strict=False):

@@ -32,7 +32,7 @@ PATIENCE: Final = 2.0
 """Seconds of drift before it is reported: the report about the other pod of a swap may arrive later."""
 SWAP_PATIENCE: Final = 30.0
 """Seconds of drift before a swap is reported: a rewrite that fails is attempted several times until then."""
-PAUSES: Final = (1.0, 30.0)
+PAUSES: Final = (1.0, 60.0)
 """Seconds until a failed write is retried: the first and the longest pause."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -119,7 +119,7 @@ class DriftKeeper:
                 return  # the pod was rewritten meanwhile; the watch will show it
             await self._pods.annotate_pod(pod, annotations)
         except CallError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
+            if error.is_missing:
                 return
             uid, (first, longest) = mismatch.actual.uid, PAUSES
             changed = error.status == HTTPStatus.CONFLICT

@@ -16,10 +16,13 @@ import structlog
 from berth_api import names
 from berth_client.errors import ApiError, CallError
 from berth_client.objects import Object
+from berth_client.refusals import is_for_good
 from berth_operator.core.fleet.dra.store import EVERY_DRIVER, OwnPools
 
 PERIOD: Final = 15.0
 """Seconds between two checks."""
+REFUSED_PERIOD: Final = 60.0
+"""The same while a policy, a webhook or the rights refuse the rules."""
 OWNER: Final = "berth-claims"
 """Name of the ClusterRole in `manifests/components/claims`."""
 TAINT: Final = {"key": names.OWN_POOL, "effect": "NoSchedule"}
@@ -62,11 +65,13 @@ class PoolTaints:
     async def run(self) -> None:
         """Keep the rules until cancelled."""
         while True:
+            pause = PERIOD
             try:
                 await self.keep()
             except CallError as error:
                 self._report(str(error))
-            await asyncio.sleep(PERIOD)
+                pause = REFUSED_PERIOD if is_for_good(error) else PERIOD
+            await asyncio.sleep(pause)
 
     async def keep(self) -> None:
         """Delete rules that are not needed or were changed, and create missing rules.
@@ -105,7 +110,7 @@ class PoolTaints:
             try:
                 await self._api.delete(f"{path}/{name}", uid=shown[name]["metadata"]["uid"])
             except ApiError as error:
-                if error.status != HTTPStatus.NOT_FOUND:
+                if not error.is_missing:
                     raise
         if missing := sorted(wanted.keys() - right - others):
             owner = await self._api.get(f"/apis/{_RBAC}/clusterroles/{OWNER}")

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from berth_api.values.backoff import ExponentialBackoff
 from berth_client import times
 from berth_client.client import JSON_PATCH, METADATA
 from berth_client.errors import CallError
@@ -28,8 +29,8 @@ IN_FLIGHT: Final = 8
 """Writes under way at the same time."""
 PAUSE: Final = 2.0
 """Seconds without a write after an unanswered write, and until a refused write is sent again."""
-MAX_PAUSE: Final = 300.0
-"""Seconds at most until a refused write is sent again: they are doubled each time, up to this."""
+BACKOFF: Final = ExponentialBackoff(first=PAUSE, longest=300.0)
+"""Until a refused write is sent again."""
 ACTIVE_SECONDS: Final = 30.0
 """Seconds between two checks of the condition `Active`, where no event calls for one."""
 
@@ -141,7 +142,7 @@ class CheckWriter:
         After a conflict that is when a newer version is known, or after the pause: a webhook may refuse with the same
         status. Only if the API server gives no answer do other Workloads wait, too.
         """
-        if error.status == HTTPStatus.NOT_FOUND:
+        if error.is_missing:
             self._end(key)
             return
         if error.status != HTTPStatus.CONFLICT or key in self._pauses:
@@ -155,8 +156,7 @@ class CheckWriter:
             self._pausing.discard(key)
             self._follow(key)
 
-        pause = self._pauses.get(key, PAUSE)
-        self._pauses[key] = min(2 * pause, MAX_PAUSE)
+        self._pauses[key] = pause = BACKOFF.following(self._pauses.get(key, 0.0))
         if key not in self._pausing:
             self._pausing.add(key)
             asyncio.get_running_loop().call_later(pause, send_again)

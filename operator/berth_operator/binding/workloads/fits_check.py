@@ -17,6 +17,7 @@ import structlog
 
 from berth_api.objects import leader_lease
 from berth_api.objects.leader_lease import PromisedWorkload
+from berth_api.values.backoff import ExponentialBackoff
 from berth_operator.binding.workloads.promised_places import PromisedPlaces
 from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Failure, plugin_failure
@@ -50,9 +51,8 @@ PERIOD: Final = 1.0
 """Seconds between two reviews of what waits or is promised, at least."""
 SHARE: Final = 100.0
 """The time until the next review, as a multiple of the time that the last one took."""
-FIRST_RETRY: Final = 10
-MAX_RETRY: Final = 600
-"""Seconds until Kueue may reserve quota again; doubled with each retry."""
+RETRIES: Final = ExponentialBackoff(first=10, longest=600)
+"""Until Kueue may reserve quota again."""
 REPORT: Final = 15.0
 """Seconds between two messages about the progress of a workload that waits."""
 AGAIN: Final = 30.0
@@ -64,6 +64,8 @@ TOO_MANY: Final = Failure(
     wakes_on=Change(0),
 )
 """Why a workload waits until fewer places are promised; no change of the cluster wakes it."""
+
+NOT_CREATED: Final = "Its pods would not be created."
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -83,6 +85,8 @@ class Examined:
     """Whether some node could take each of its pods."""
     gathered: int | None = None
     """How many places it had when places began to be gathered for it."""
+    is_refused: bool = False
+    """Whether it waits for room in the quotas of its namespace."""
     has_pods: bool = False
     """Whether it is an elastic job that grows: Kueue would end the pods that it has with its quota."""
 
@@ -153,6 +157,7 @@ class FitsCheck:
             self._decide_now(self._gathering)
         if self._first is not None and not self._exceeds(self._first):
             self._wake_waiting()
+        self._review_rules()
         ends_at, is_more = self._cluster.clock() + MAX_TURN, True
         for _ in range(BATCH):
             unit = self._queue.pop(self._cluster.clock())
@@ -172,6 +177,8 @@ class FitsCheck:
                 # Its reserved nodes may have changed, though none of its pods fits yet.
                 self._decide_now(self._gathering)
             self._next_review = now + max(PERIOD, SHARE * (self._cluster.clock() - now))
+        if self._cluster.fleet.claims.supply.work.goes_on:
+            return self._queue.wake(Change.CLAIM_DEVICES) or is_more
         return is_more
 
     def _update(self, key: str) -> None:
@@ -241,12 +248,53 @@ class FitsCheck:
         if why := promise.undecidable(self._cluster.fleet, pods):
             self._finish(examined, CheckState.READY, f"no places are promised: {why}")
             return
+        if why := self._refusal(examined):
+            self._wait_for_quota(examined, why)
+            return
         if not self._may_promise(examined):
             return
         try:
             self._decided(examined, self._place(examined))
         except PluginFailedError as error:
             self._retry(examined, plugin_failure(error).message)
+
+    def _refusal(self, examined: Examined) -> str:
+        """Return why admission would not create the pods of a workload; empty if it would.
+
+        Pods that exist, which Kueue holds back by scheduling gates, are counted as used.
+        """
+        missing = examined.unit.members[examined.workload.existing :]
+        own = {pod.uid for pod in missing}
+        refused = self._cluster.admission_rules.refusal(missing, self._cluster.gangs.not_created(own))
+        return "" if refused is None else refused.why
+
+    def _wait_for_quota(self, examined: Examined, why: str) -> None:
+        """Keep a workload waiting, without places, until its namespace has room for its pods."""
+        self._end_gathering(examined)
+        self._promises.release(examined.workload.key)
+        if len(self._queue) > MAX_WAITING:
+            self._retry(examined, f"{why}. {NOT_CREATED}")
+            return
+        examined.is_refused = True
+        if math.isinf(examined.until):
+            examined.until = self._cluster.clock() + self._settings().pending
+        self._wait(examined, Failure(message=f"{why}.", wakes_on=Change(0)), NOT_CREATED)
+
+    def _review_rules(self) -> None:
+        """Decide the workloads again whose namespaces have more room, and take places back where they have less."""
+        rules = self._cluster.admission_rules
+        if not (rules.loosened or rules.tightened_for_workloads):
+            return
+        loosened, tightened = rules.loosened.take(), rules.tightened_for_workloads.take()
+        for examined in list(self._examined.values()):
+            workload = examined.workload
+            if examined.is_refused and workload.namespace in loosened:
+                examined.is_refused = False
+                self._queue.wake_class(examined.unit.class_key)
+            is_ready = examined.answer is not None and examined.answer.state is CheckState.READY
+            is_concerned = is_ready and not workload.admitted and workload.namespace in tightened
+            if is_concerned and (why := self._refusal(examined)):
+                self._retry(examined, f"{why}. {NOT_CREATED}")
 
     def _may_promise(self, examined: Examined) -> bool:
         """Return whether places may be promised to a workload now; otherwise it waits until fewer are promised.
@@ -425,7 +473,7 @@ class FitsCheck:
         examined.answer = self._send(examined.workload, state, message)
 
     def _send(self, workload: QuotaWorkload, state: CheckState, message: str) -> CheckAnswer:
-        pause = min(FIRST_RETRY * 2 ** min(workload.retries, 16), MAX_RETRY) if state is CheckState.RETRY else None
+        pause = int(RETRIES.after(workload.retries + 1)) if state is CheckState.RETRY else None
         answer = CheckAnswer(workload=workload, state=state, message=message, requeue_after=pause)
         counters.CHECK_ANSWERS.labels(state.value).inc()
         self._answer(answer)

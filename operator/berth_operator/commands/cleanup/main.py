@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from berth_api import names
+from berth_api.values.printing import printable, printable_lines
 from berth_base import start
 from berth_base.start import StartError
 from berth_client.credentials import CredentialsError
@@ -88,7 +89,7 @@ async def _run(settings: CleanupSettings) -> int:
     try:
         has_ended = await Cleanup(api=client, order=order, say=_say).run()
     except CleanupError as error:
-        sys.stderr.write("".join(f"{NAME}: {line}\n" for line in str(error).splitlines()))
+        sys.stderr.write("".join(f"{NAME}: {line}\n" for line in printable_lines(str(error)).splitlines()))
         return FAILED
     finally:
         client.close()
@@ -99,5 +100,5 @@ async def _run(settings: CleanupSettings) -> int:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{printable(line)}\n")
     sys.stdout.flush()

@@ -127,12 +127,20 @@ def read(get: Get, kinds: Sequence[ListedKind], namespace: str = "") -> Lists:
 
 
 def bodies(lists: Lists) -> Iterator[Object]:
-    """Yield the objects that nothing else creates, in the order of the lists."""
+    """Yield the objects that nothing else creates, in the order of the lists, as they may be created again."""
     for objects in lists.objects.values():
         for body in objects:
             owners = body["metadata"].get("ownerReferences") or ()
             if not any(owner.get("controller") for owner in owners):
-                yield body
+                yield _unbound(body) if body["kind"] == PODS.name else body
+
+
+def _unbound(pod: Object) -> Object:
+    """Return a pod without its node, which its scheduler wrote: a new pod with a node passes no scheduler."""
+    spec = pod.get("spec")
+    if not isinstance(spec, dict):
+        return pod
+    return {**pod, "spec": {name: value for name, value in spec.items() if name != "nodeName"}}
 
 
 def text(body: Object) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from berth_api.values.printing import printable
 from berth_operator.commands.migrate.manifests import MigrationAnswer, Problem
 from berth_operator.commands.migrate.workloads import MigrationResult
 
@@ -48,18 +49,13 @@ def line_of(answer: MigrationAnswer) -> str:
     else:
         lost = f"; lost: {'; '.join(workload.lost)}" if workload.lost else ""
         detail = f": {workload.becomes or 'no cards'}{lost}"
-    return clean(f"{place}: {title}: {workload.outcome}{detail}")
+    return printable(f"{place}: {title}: {workload.outcome}{detail}")
 
 
 def line_of_problem(problem: Problem) -> str:
     """Return the line about what could not be read."""
     place = f"{problem.file}:{problem.line}:{problem.column}" if problem.line else problem.file
-    return clean(f"{place}: not readable: {problem.message}")
-
-
-def clean(text: str) -> str:
-    """Return a text on one line, without control characters, which manifests of others may contain."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
+    return printable(f"{place}: not readable: {problem.message}")
 
 
 class Summary:

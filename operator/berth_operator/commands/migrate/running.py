@@ -12,6 +12,7 @@ import orjson
 import yaml
 
 from berth_api import words
+from berth_api.values.printing import printable
 from berth_api.words import UnitError
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.migrate import live, manifests, pieces, reports, sources, takeover, workloads
@@ -176,7 +177,7 @@ def of_cluster(lists: Lists, to: Streams) -> int:
     elif to.form == "yaml":
         to.out.write(yaml.safe_dump(takeover.report(planned), sort_keys=False, allow_unicode=True, width=_LONG))
     else:
-        to.out.writelines(f"{reports.clean(line)}\n" for line in takeover.lines(planned))
+        to.out.writelines(f"{printable(line)}\n" for line in takeover.lines(planned))
     return reports.NOT_READ if lists.unread else reports.DONE
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from berth_api import names, resources, words
+from berth_api.admission.routing import ROUTING
 from berth_api.request import RequestError, is_device
 from berth_api.words import AMOUNTS, TABLE, PodGroupKind, Role
 from berth_operator.commands import workload
@@ -202,6 +203,13 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
         raise InputError(pending.error)
     if not devices and not reading.words and scheduler not in SCHEDULERS:
         return template, None
+    if spec.get("nodeName"):
+        raise InputError(
+            f"spec.nodeName: {spec['nodeName']} bypasses every scheduler, so a scheduler name has no effect; remove "
+            f"it, and to keep the node write spec.nodeSelector: {{kubernetes.io/hostname: {spec['nodeName']}}}"
+        )
+    if spec.get("resourceClaims") and scheduler != goal.scheduler:
+        return template, _stays(scheduler or USUAL, reading.words, goal)
     name = spec.get("priorityClassName")
     if name and goal.priority_classes is not None and name not in goal.priority_classes:
         raise InputError(
@@ -222,6 +230,24 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
         scheduler=goal.scheduler,
     )
     return changed, found
+
+
+def _stays(scheduler: str, read: tuple[str, ...], goal: Goal) -> _Found:
+    """Return the answer to a pod with claims, which stays with its scheduler.
+
+    Raises:
+        InputError: its scheduler is another system's, or kube-scheduler does not read its words.
+    """
+    if scheduler != USUAL or read:
+        raise InputError(
+            "spec.resourceClaims: Berth allocates claims only from its own pools; if all claims are in these pools, "
+            f"write spec.schedulerName: {goal.scheduler}; otherwise request the devices by claims, too"
+        )
+    becomes = (
+        "stays with kube-scheduler, as it has spec.resourceClaims; if all claims are in pools of Berth's, write "
+        f"spec.schedulerName: {goal.scheduler}"
+    )
+    return _Found(becomes=becomes, scheduler=scheduler)
 
 
 def _with_metadata(holder: Object, reading: words.Reading) -> Object:
@@ -336,7 +362,10 @@ def _of_custom(body: Object, kind: CustomKind, goal: Goal) -> Rewritten:
     """Return the answer to a custom resource whose controller creates the pods of its templates."""
     if kind.by_hand:
         held = _words_below(body)
-        why = f"the kind {body['kind']} has no pod templates: {kind.by_hand.format(scheduler=goal.scheduler)}"
+        why = (
+            f"the kind {body['kind']} has no pod templates: {kind.by_hand.format(scheduler=goal.scheduler)}; or leave "
+            f"it unchanged and give its namespace the label {ROUTING}: devices"
+        )
         return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why, words=held) if held else Rewritten(body=body)
     after, read, unread = body, [], []
     for path, template in operators.templates(body, kind):
@@ -349,6 +378,9 @@ def _of_custom(body: Object, kind: CustomKind, goal: Goal) -> Rewritten:
         if found is None:
             unread.append((path, template))
             continue
+        if found.scheduler != goal.scheduler:
+            # All pods of one custom resource stay together, as one scheduler places them.
+            return Rewritten(body=body, workloads=(_workload(body, MigrationResult.UNCHANGED, found),))
         read.append(found)
         after = operators.with_value(after, path, changed)
     if not read:

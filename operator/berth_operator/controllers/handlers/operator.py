@@ -1,16 +1,16 @@
 """The handlers: start-up, login, probes, Devices, GpuPods, clean-up."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import kopf
 
 from berth_api import names
 from berth_api.values import keys
-from berth_client.tokens import RELOAD_SECONDS
 from berth_operator.clients.kube import KubeClient
+from berth_operator.controllers.handlers.connection import Connection
 from berth_operator.controllers.handlers.memo import Memo
 from berth_operator.controllers.handlers.stateless import NoDiffBase, NoProgress
+from berth_operator.metrics.gauges import GAUGES
 from berth_operator.state.cache.views import StatusKind
 
 REGISTRY: Final = kopf.OperatorRegistry()
@@ -36,14 +36,15 @@ async def start(*, memo: Memo, settings: kopf.OperatorSettings, **_: object) -> 
     settings.persistence.diffbase_storage, settings.persistence.progress_storage = NoDiffBase(), NoProgress()
     # kopf would kill the whole process with SIGKILL.
     settings.process.ultimate_exiting_timeout = None
-    memo.start(await KubeClient.connect(memo.settings.kubeconfig, "berth-operator/reconcile", limit=CONNECTIONS))
+    client = await KubeClient.connect(memo.settings.kubeconfig, "berth-operator/reconcile", limit=CONNECTIONS)
+    client.refused = GAUGES.writes
+    memo.start(client)
 
 
 @kopf.on.login(registry=REGISTRY)
 async def login(*, memo: Memo, **_: object) -> kopf.ConnectionInfo:
-    """Log kopf in with the operator's credentials, which expire before the token is rotated."""
-    expiration = datetime.now(UTC) + timedelta(seconds=RELOAD_SECONDS)
-    return kopf.ConnectionInfo(**await memo.client.connection_info(), expiration=expiration)
+    """Log kopf in with the operator's credentials."""
+    return Connection.of(*await memo.client.credentials())
 
 
 @kopf.on.probe(registry=REGISTRY, id="alive")

@@ -10,10 +10,12 @@ PERIOD: Final = 1.0
 
 
 async def run(cluster: Cluster) -> None:
-    """Check agents, new nodes, drivers that are gone and unknown allocations until cancelled."""
+    """Check agents, new nodes, drivers that are gone, unknown allocations and rejected pods until cancelled."""
     while True:
         cluster.node_cache.check_all_alive()
         cluster.node_cache.end_startups()
         cluster.expire_slices()
+        cluster.refresh_devices()
         cluster.unknown_allocations.report()
+        cluster.rejected_pods.expire()
         await asyncio.sleep(PERIOD)

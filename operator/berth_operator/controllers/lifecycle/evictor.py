@@ -9,12 +9,12 @@ emptied less and less often.
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 from typing import Final, Protocol
 
 import structlog
 
 from berth_api.values import keys
+from berth_api.values.backoff import ExponentialBackoff
 from berth_client.errors import CallError
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.values.charge import Charge
@@ -30,7 +30,7 @@ AGAIN: Final = 60.0
 ROUNDS: Final = 2
 """How often a card is emptied without a pause in between; pods that come to it again and again are not all evicted."""
 LONGEST: Final = 1800.0
-"""Seconds of the longest pause after that. The first pause is `AGAIN`, and each is twice the previous one."""
+"""Seconds of the longest pause after that. The first pause is `AGAIN`."""
 
 Card = tuple[str, str, str]
 """Node, type and id; the minor may change while the card has failed."""
@@ -101,8 +101,8 @@ class Evictor:
             self._occupied.discard(card)
             if card in due:
                 rounds = self._emptied.get(card, (0, now))[0] + 1
-                pause = min(AGAIN * 2.0 ** min(rounds - ROUNDS, 10), LONGEST) if rounds >= ROUNDS else 0.0
-                self._emptied[card] = rounds, now + pause
+                pauses = ExponentialBackoff(first=AGAIN, longest=LONGEST)
+                self._emptied[card] = rounds, now + pauses.after(rounds - ROUNDS + 1)
 
         due = {card for card in due if self._emptied.get(card, (0, now))[1] <= now}
         holding = [(charge, card) for card in sorted(due) for charge in self._holding(card)]
@@ -115,14 +115,15 @@ class Evictor:
         return min(ready, key=lambda pair: self._retry_at.get(pair[0].uid, -math.inf), default=None)
 
     def _holding(self, card: Card) -> list[Charge]:
+        """Return the charges of the pods that hold a card, by name or by ResourceClaim."""
         node, device_type, _ = card
-        minor = self._minor(card)
+        minor, fleet = self._minor(card), self._cluster.fleet
         return [
             charge
-            for charge in self._cluster.fleet.on_node(node)
-            if (device_type, minor) in ((grant.type, grant.minor) for grant in charge.grants)
+            for charge in fleet.on_node(node)
             if kubelet_allocation.is_pod(charge)
-            if not self._cluster.fleet.is_leaving(charge) and not self._cluster.placements.is_assumed(charge.uid)
+            if not fleet.is_leaving(charge) and not self._cluster.placements.is_assumed(charge.uid)
+            if (device_type, minor) in ((grant.type, grant.minor) for grant in fleet.grants_held(charge))
         ]
 
     def _minor(self, card: Card) -> int:
@@ -142,7 +143,7 @@ class Evictor:
         try:
             await self._pods.evict_pod(namespace, name, charge.uid)
         except CallError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
+            if not error.is_missing:
                 log.warning("pod on a failed card not evicted", pod=charge.pod, error=str(error), again_in=AGAIN)
             if error.is_refused:
                 self._kept.add(charge.uid)

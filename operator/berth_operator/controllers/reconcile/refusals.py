@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from berth_api.request import Kind
+from berth_api.values.backoff import ExponentialBackoff
 from berth_operator.core.values import refused
 
-FIRST_PAUSE: Final = 2.0
-MAX_PAUSE: Final = 30.0
-"""Seconds between two tries; each refusal doubles them."""
+BACKOFF: Final = ExponentialBackoff(first=2.0, longest=60.0)
+"""Between two tries."""
 MAX_ERROR: Final = 400
 
 
@@ -44,7 +44,7 @@ class Refusals:
     def refused(self, kind: Kind, node: str, error: str) -> bool:
         """Record a refusal; return whether it is the first refusal of the type."""
         known = self._of.get(kind.name)
-        pause = FIRST_PAUSE if known is None else min(2 * known.pause, MAX_PAUSE)
+        pause = BACKOFF.following(0.0 if known is None else known.pause)
         waiting = {} if known is None else known.waiting
         waiting.pop(node, None)
         self._of[kind.name] = _Refusal(error=error, pause=pause, waiting={**waiting, node: None})

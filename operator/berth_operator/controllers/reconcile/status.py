@@ -9,12 +9,14 @@ from berth_api import allocation, names
 from berth_api.allocation import Grant, held, mig
 from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
 from berth_api.names import GPU, GPU_MEMORY
+from berth_api.objects import ownership
 from berth_api.request import CARD
 from berth_api.values import keys
 from berth_operator.controllers.reconcile import sums
 from berth_operator.controllers.reconcile.refusals import NOTHING_REFUSED, Refusals
 from berth_operator.core.advice.card_amounts import free_amounts
 from berth_operator.core.fleet.claim_charges import is_of_claim
+from berth_operator.core.fleet.dra.store import MAX_SLICES
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
 from berth_operator.core.fleet.nodes.cards import card_id, is_counted, is_listed, is_unlocated, shown_minors
 from berth_operator.core.values.charge import Charge
@@ -23,7 +25,7 @@ from berth_operator.state.cache.views import NodeView
 
 _Key = tuple[str, int]
 """(type, minor) of a card."""
-OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED, names.GIVEN_BY_NAME)
+OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED, names.GIVEN_BY_NAME, names.HELD_ONCE, names.BOUND_BY_BERTH)
 """The conditions that the operator writes, and `ResourcesWritten.*`; the agent writes others."""
 BY_AGENT: Final[Mapping[str, Any]] = {
     "held": [],
@@ -33,6 +35,9 @@ BY_AGENT: Final[Mapping[str, Any]] = {
     "claimed": [],
     "exceeding": [],
     "unheld": [],
+    "uncertain": [],
+    "running": [],
+    "stopped": [],
 }
 """The fields that the agent writes, with their empty values."""
 MAX_TEXT: Final = 1024
@@ -82,10 +87,7 @@ def shown(view: NodeView) -> DeviceStatus:
     assert view.device is not None  # noqa: S101 - the caller looked
     status = view.device.status
     order = {owned: place for place, owned in enumerate(OWNED)}
-    prefix = f"{names.RESOURCES_WRITTEN}."
-    mine = [
-        condition for condition in status.conditions if condition.type in order or condition.type.startswith(prefix)
-    ]
+    mine = [condition for condition in status.conditions if _is_ours(condition.type)]
     mine.sort(key=lambda condition: (order.get(condition.type, len(order)), condition.type))
     return status.model_copy(update={"conditions": mine, **BY_AGENT})
 
@@ -100,6 +102,35 @@ def body(name: str, status: DeviceStatus) -> dict[str, Any]:
     }
 
 
+def surplus(device: Mapping[str, Any], applied: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the merge patch that removes what others added to our part of a status that we applied; None for nothing.
+
+    An apply removes no cards, amounts or conditions of other managers, such as a restored backup has.
+    """
+    ours = ownership.applied(device, names.OPERATOR).status
+    status, removed = device.get("status") or {}, dict[str, Any]()
+    if ownership.unowned(device, "status", ours, only=("devices",)) is not None:
+        removed["devices"] = applied["status"]["devices"]
+    types = {condition["type"] for condition in applied["status"]["conditions"]}
+    conditions = status.get("conditions") or []
+    kept = [condition for condition in conditions if condition["type"] in types or not _is_ours(condition["type"])]
+    if kept != conditions:
+        removed["conditions"] = kept
+    return (
+        {"metadata": {"resourceVersion": device["metadata"]["resourceVersion"]}, "status": removed} if removed else None
+    )
+
+
+def without_times(status: DeviceStatus) -> DeviceStatus:
+    """Return a status without the times of its conditions, which change with each repetition."""
+    conditions = [condition.model_copy(update={"last_transition_time": ""}) for condition in status.conditions]
+    return status.model_copy(update={"conditions": conditions})
+
+
+def _is_ours(condition_type: str) -> bool:
+    return condition_type in OWNED or condition_type.startswith(f"{names.RESOURCES_WRITTEN}.")
+
+
 def _is_usable(card: CardInfo) -> bool:
     """Return whether the card, or instances of it, can be allocated if they are free."""
     return card.healthy or bool(card.instances)
@@ -109,7 +140,7 @@ def _uses(view: NodeView, blocked: AbstractSet[_Key]) -> list[DeviceUse]:
     """Return the held and free amounts of each card, and its holders."""
     assert view.device is not None  # noqa: S101 - the caller looked
     cards = {(card.type, card.minor): card for card in view.device.inventory.cards}
-    is_served = view.alive and view.node is not None
+    is_served = view.alive and view.node is not None and not view.device.foreign
     open_ = {key for key, card in cards.items() if is_served and _is_usable(card) and key not in blocked}
     held_parts: defaultdict[_Key, list[tuple[Charge, Grant]]] = defaultdict(list)
     shown = shown_minors(grant for charge in view.charges for grant in charge.grants)
@@ -193,6 +224,12 @@ def _conditions(view: NodeView, now: Callable[[], str], refusals: Refusals) -> l
     if barred:
         message = "; ".join(f"{', '.join(cards)}: {detail}" for detail, cards in barred.items())
         verdicts.append((names.GIVEN_BY_NAME, "False", "CardsWithheld", message[:MAX_TEXT]))
+    if view.doubled:
+        message = "; ".join(f"{kind} {minor}: {', '.join(holders)}" for kind, minor, holders in view.doubled)
+        verdicts.append((names.HELD_ONCE, "False", "TwoHolders", message[:MAX_TEXT]))
+    if lacking := ", ".join(sorted(charge.pod for charge in view.charges if charge.lacks_cards)):
+        message = f"another program bound these pods, so their containers see no GPU: {lacking}"
+        verdicts.append((names.BOUND_BY_BERTH, "False", "AllocationMissing", message[:MAX_TEXT]))
     for kind in sorted(sums.plugin_kinds(view), key=lambda kind: kind.name):
         # Whether the Node shows the resources of a plug-in of which it has devices.
         written = f"{names.RESOURCES_WRITTEN}.{kind.name}"
@@ -222,6 +259,9 @@ def _ready(view: NodeView) -> _Verdict:
         return names.READY, "Unknown", "AgentNotHeard", message
     if view.node is None:
         return names.READY, "False", "NodeMissing", "there is no Node of this name, or it is not selected"
+    if view.device is not None and view.device.foreign:
+        message = f"{view.device.foreign}; no device is allocated until the agent has written it again"
+        return names.READY, "False", "ChangedByOther", message[:MAX_TEXT]
     if (driver := _shown(view, names.DRIVER_LOADED)) is not None and driver.status == "False":
         return names.READY, "False", driver.reason, driver.message
     return names.READY, "True", "AgentHeard", "the node's Lease is renewed"
@@ -246,10 +286,23 @@ def _accounted(view: NodeView) -> _Verdict:
             "allocations do not name the GPU (delete the pods to end this)"
         )
         unknown.append(("ParentUnknown", f"{why}: {', '.join(pods)}"))
+    if view.surplus_drivers:
+        why = (
+            f"Berth uses {MAX_SLICES} ResourceSlices of a driver on a node and does not read further ones of "
+            f"{', '.join(view.surplus_drivers)} (delete all slices of the driver with this nodeName; the driver "
+            "creates those that it needs)"
+        )
+        unknown.append(("TooManySlices", why))
     if not unknown:
         return names.ACCOUNTED, "True", "AllKnown", ""
     # All of them: each is about devices of other types.
     return names.ACCOUNTED, "False", unknown[0][0], "; ".join(message for _, message in unknown)[:MAX_TEXT]
+
+
+def _with_finalizers(charge: Charge) -> str:
+    """Return a pod's name, and what keeps the pod if it is being deleted."""
+    kept = f" (being deleted, kept by finalizer {', '.join(charge.finalizers)})" if charge.finalizers else ""
+    return f"{charge.pod}{kept}"
 
 
 def _unknown(view: NodeView, *, of_claims: bool) -> tuple[str, str] | None:
@@ -264,5 +317,5 @@ def _unknown(view: NodeView, *, of_claims: bool) -> tuple[str, str] | None:
         else "the allocation of these pods is missing, cannot be read, names too few devices or was not written by a "
         "trusted scheduler"
     )
-    pods = ", ".join(sorted(charge.pod for charge in charges))
+    pods = ", ".join(sorted(_with_finalizers(charge) for charge in charges))
     return "ClaimUnknown" if of_claims else "AllocationUnknown", f"no {types} is allocated: {why}: {pods}"

@@ -40,8 +40,10 @@ def wanted(view: NodeView) -> dict[str, int]:
                 amounts |= {GPU: amounts[GPU_CORE], GPU_SHARED: 100}
             totals.update({name: amount for name, amount in amounts.items() if name in counted})
     requested: Counter[str] = Counter()
+    by_name: set[str] = set()
     for charge in view.charges:
-        requested.update(dict(charge.plugin_requests))
+        requested.update(dict(charge.resources))
+        by_name.update(name for name, _ in charge.plugin_requests)
         if charge.pod == FOREIGN or is_of_claim(charge):
             continue  # kubelet does not count what others than pods hold, nor claims, in these resources
         for grant in charge.grants:
@@ -55,7 +57,9 @@ def wanted(view: NodeView) -> dict[str, int]:
         # Their amounts are hundredths of a device.
         totals.update({name: totals[kind.name] * whole // CARD for name, whole in kind.resources.items()})
     ours = (*OURS, *(name for kind in plugin_kinds(view) for name in kind.resources))
-    return {name: amount for name in ours if (amount := max(totals[_base(name)], requested[name]))}
+    # What pods have by class alone is of no device plugin, so that kubelet does not count it.
+    shown = [name for name in ours if totals[_base(name)] or name in by_name]
+    return {name: amount for name in shown if (amount := max(totals[_base(name)], requested[name]))}
 
 
 def plugin_kinds(view: NodeView) -> tuple[Kind, ...]:

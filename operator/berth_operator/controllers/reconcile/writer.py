@@ -12,17 +12,20 @@ import functools
 import heapq
 import itertools
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
 from berth_api import names
+from berth_api.device import DeviceStatus
 from berth_api.request import Kind
 from berth_api.words import KUBERNETES_GROUPS
 from berth_client import times
 from berth_client.errors import CallError
+from berth_client.refusals import is_for_good
 from berth_operator.clients.bucket import Bucket
 from berth_operator.controllers.reconcile import (
     exceeding,
@@ -34,14 +37,16 @@ from berth_operator.controllers.reconcile import (
     sums,
     unheld,
 )
-from berth_operator.controllers.reconcile.refusals import FIRST_PAUSE, MAX_PAUSE, Refusals
+from berth_operator.controllers.reconcile.refusals import BACKOFF, Refusals
 from berth_operator.metrics import counters
 from berth_operator.state.cache.views import GpuPodView, GroupView, NodeView, StatusKind, View
 
 RETRY: Final = 2.0
 """Seconds before a failed write is retried."""
 CONFLICT_RETRY: Final = 30.0
-"""Seconds before a retry if another manager owns a field, which only a person can resolve."""
+"""Seconds before a retry after a conflict."""
+SAME: Final = 4
+"""Writes of one status of a Device within `RECENT`: another client that writes it all the time is answered no more."""
 PATIENCE: Final = 5.0
 """Seconds that statuses let sums and binds go first: half of the ten seconds within which they should be current."""
 RECENT: Final = 60.0
@@ -51,6 +56,7 @@ CHECK_SECONDS: Final = 0.1
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 
 _Status = tuple[StatusKind, str]
 """The kind and name of an object whose status is written."""
@@ -77,8 +83,8 @@ class ObjectWriter(Protocol):
     async def create_event(self, namespace: str, event: dict[str, Any]) -> None:
         """Create an events.k8s.io/v1 Event."""
 
-    async def apply(self, path: str, body: dict[str, Any], field_manager: str) -> object:
-        """Send a server-side apply, without force."""
+    async def apply(self, path: str, body: dict[str, Any], field_manager: str, *, force: bool) -> dict[str, Any]:
+        """Send a server-side apply."""
 
 
 class Writer:
@@ -112,6 +118,10 @@ class Writer:
         """Recently written status -> when, the longest ago first."""
         self._shown: dict[str, tuple[str, dict[str, Any]]] = {}
         """PodGroup -> its UID and the status that we wrote; another version of its CRD may drop some fields."""
+        self._written_devices: dict[str, tuple[int, deque[float]]] = {}
+        """Device -> a digest of the status that we wrote last, and when: the last `SAME` times."""
+        self._held_back: set[str] = set()
+        """Devices whose last status is written again only after a pause."""
         self._misused: dict[str, frozenset[str]] = {}
         """Node -> the Events that exist about exceeded shares, and about cards that pods use and do not hold."""
         self._marked = asyncio.Event()
@@ -175,15 +185,15 @@ class Writer:
             await self._turn(chosen, self._write(*chosen), functools.partial(self._mark_status, chosen))
 
     async def _turn(self, marked: _Marked, write: Awaitable[None], mark: Callable[[], None]) -> None:
-        """Write once, and again after a pause, which grows while a policy or the rights refuse it."""
+        """Write once, and again after a pause, which grows while a policy, a webhook or the rights refuse it."""
         try:
             await write
         except CallError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
+            if error.is_missing:
                 return
             pause = CONFLICT_RETRY if error.status == HTTPStatus.CONFLICT else RETRY
-            if error.status == HTTPStatus.FORBIDDEN:
-                self._pauses[marked] = pause = min(2 * self._pauses.get(marked, RETRY / 2), MAX_PAUSE)
+            if error.status == HTTPStatus.FORBIDDEN or is_for_good(error):
+                self._pauses[marked] = pause = BACKOFF.following(self._pauses.get(marked, 0.0))
             counters.STATUS_CONFLICTS.inc()
             log.warning("status not written", of=marked[1], error=str(error), again_in=pause)
             asyncio.get_running_loop().call_later(pause, mark)
@@ -223,7 +233,7 @@ class Writer:
                 is_first = self._refusals.refused(kind, view.name, str(error))
                 log.warning("plug-in's resources refused", of=view.name, type=kind.name, error=str(error))
                 if is_first:
-                    asyncio.get_running_loop().call_later(FIRST_PAUSE, self._try_refused, kind)
+                    asyncio.get_running_loop().call_later(BACKOFF.first, self._try_refused, kind)
             else:
                 for name in self._refusals.accepted(kind):
                     self.mark(StatusKind.NODE, name)
@@ -234,7 +244,7 @@ class Writer:
         if (turn := self._refusals.turn(kind)) is not None:
             name, pause = turn
             self.mark(StatusKind.NODE, name)
-            asyncio.get_running_loop().call_later(min(2 * pause, MAX_PAUSE), self._try_refused, kind)
+            asyncio.get_running_loop().call_later(BACKOFF.following(pause), self._try_refused, kind)
 
     async def _write(self, kind: StatusKind, name: str) -> None:
         match await self._view(kind, name):
@@ -249,20 +259,41 @@ class Writer:
                 self._shown.pop(name, None)
             case None if kind is StatusKind.DEVICE:
                 self._misused.pop(name, None)
+                self._written_devices.pop(name, None)
 
     async def _write_device(self, view: NodeView) -> None:
         """Write the status of a Device, and mark its Node if pods have changed its sums."""
         if view.device is not None and view.ours:
             wanted = status.wanted(view, _now, self._refusals)
             if wanted != status.shown(view):
-                path = f"/apis/{names.API_VERSION}/{names.DEVICES}/{view.name}/status"
-                apply = functools.partial(self._api.apply, path, status.body(view.name, wanted), names.OPERATOR)
-                await self._send("device", apply)
+                await self._write_device_status(view.name, wanted)
         due = self._due(view)
         # The same sums are not sent again before their retry.
         if due and due != self._tried.get(view.name):
             self._nodes[view.name] = None
             self._node_marked.set()
+
+    async def _write_device_status(self, name: str, wanted: DeviceStatus) -> None:
+        """Write our part of a status by force, but only so often against a client that changes it all the time."""
+        loop, digest = asyncio.get_running_loop(), hash(status.without_times(wanted).model_dump_json())
+        before, times_written = self._written_devices.get(name, (0, deque()))
+        if before != digest:
+            times_written = deque(maxlen=SAME)
+        elif len(times_written) == SAME and (pause := times_written[0] + RECENT - loop.time()) > 0:
+            if name not in self._held_back:
+                self._held_back.add(name)
+                loop.call_later(pause, self._write_again, name)
+            return
+        path, body = f"/apis/{names.API_VERSION}/{names.DEVICES}/{name}/status", status.body(name, wanted)
+        device = await self._send("device", functools.partial(self._api.apply, path, body, names.OPERATOR, force=True))
+        if patch := status.surplus(device, body):
+            await self._send("device", functools.partial(self._api.merge_patch, path, patch))
+        times_written.append(loop.time())
+        self._written_devices[name] = digest, times_written
+
+    def _write_again(self, name: str) -> None:
+        self._held_back.discard(name)
+        self._mark_status((StatusKind.DEVICE, name))
 
     async def _report_misuse(self, view: NodeView) -> None:
         """Create Events on the pods that exceed their shares, or use cards of others, since the last look."""
@@ -273,7 +304,7 @@ class Writer:
             try:
                 await self._send("event", create)
             except CallError as error:
-                if error.status == HTTPStatus.FORBIDDEN:
+                if error.status == HTTPStatus.FORBIDDEN or is_for_good(error):
                     # Its namespace is being deleted, or a policy refuses it: another try would delay the others.
                     counters.REPORTS_LOST.labels("event").inc()
                     log.warning("event dropped", reason=event.reason, of=event.subject.name, error=str(error))
@@ -335,11 +366,12 @@ class Writer:
         if (patch := gpupods.patch(view, _now)) is not None:
             await self._send("gpupod", functools.partial(self._api.merge_patch, f"{path}/status", patch))
 
-    async def _send(self, kind: str, request: Callable[[], Awaitable[object]]) -> None:
+    async def _send(self, kind: str, request: Callable[[], Awaitable[T]]) -> T:
         bucket = self._node_bucket if kind == "node" else self._bucket
         await asyncio.sleep(bucket.delay())
-        await request()
+        answer = await request()
         counters.STATUS_WRITES.labels(kind).inc()
+        return answer
 
 
 def _now() -> str:

@@ -20,10 +20,12 @@ from berth_api.objects.visibility import LackingCard, LackingNode
 from berth_operator.core.advice.lacking import is_share
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.departures import Departures
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.gang_preemption import preempt_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import preempt
+from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import DeviceInventory, NodeInfo
 from berth_operator.core.values.request import PendingPod
@@ -89,17 +91,23 @@ class Reporting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
-    """Pods have left their nodes, or the capacity kept for them is given up."""
+    """Pods have left their nodes, or the capacity kept for them is given up.
+
+    Kubernetes then deallocates the claims that no other pod uses.
+    """
 
     uids: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+    """The claims (namespace/name) of the waiting pods, which stay allocated."""
 
     def applied(self, fleet: Fleet) -> Iterator[None]:
         """Release the pods for a moment."""
         nominees = [charge for uid in self.uids if (charge := fleet.withdraw(uid)) is not None]
-        charges = [charge for uid in self.uids if (charge := fleet.release(uid)) is not None]
+        charges = [charge for uid in self.uids if (charge := fleet.charges.get(uid)) is not None]
+        departures = Departures(fleet, self.kept, with_left_behind=False)
+        departures.leave(charges)
         yield
-        for charge in charges:
-            fleet.charge(charge)
+        departures.come_back(charges)
         for nominee in nominees:
             fleet.nominate(nominee)
 
@@ -177,6 +185,8 @@ class WhatIfs:
         fleet.make_room()
         self.fleet, self.unit, self._asked = fleet, unit, asked
         self._policy, self._budgets, self._in_flight = policy, budgets, in_flight
+        self.is_unfinished = False
+        """Whether a bound ended the search for the victims of a gang."""
 
     def ends(self, *assumptions: Assumption, unit: Unit | None = None, evicting: bool = True) -> bool:
         """Return whether the unit, or another one in its place, would be bound if all of this were so.
@@ -197,7 +207,11 @@ class WhatIfs:
                     return self._asked in {placement.pod.uid for placement in placed}
                 if not evicting:
                     return False
-                preemption = preempt_gang(self.fleet, unit, self._policy, self._budgets, self._in_flight)
+                try:
+                    preemption = preempt_gang(self.fleet, unit, self._policy, self._budgets, self._in_flight)
+                except NoWorkError:
+                    self.is_unfinished = True
+                    return False
                 return preemption is not None and (
                     unit.needed == unit.size or self._asked in {nominee.uid for nominee in preemption.nominees}
                 )

@@ -8,6 +8,7 @@ match, then pools, taints, holders and amounts. The generator yields None where 
 """
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +21,16 @@ from berth_api.objects.visibility import ClaimDevices, LeftOut, RequestedDevices
 from berth_api.values import keys
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra import extended, features
+from berth_operator.core.dra import capacity, extended, features, near_names
 from berth_operator.core.dra.allocated import Allocated
+from berth_operator.core.dra.amounts import ExactQuantity
+from berth_operator.core.dra.capacity import CapacityError
 from berth_operator.core.dra.choices import Choices, prevented
 from berth_operator.core.dra.errors import AllocationError, NoWorkError
 from berth_operator.core.dra.plans import Context, RequestPlan
 from berth_operator.core.dra.requests import ALL, EXACT, DeviceClass, Request, ResourceClaim
 from berth_operator.core.dra.slices import CounterID, Device, DeviceID
+from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.filters import dynamic_resources, resource_claims
 from berth_operator.core.fleet import claim_choice, claim_counts, extended_resources
 from berth_operator.core.fleet.fleet import Fleet
@@ -49,12 +53,20 @@ class Cause(NamedTuple):
 
     text: str
     is_selector: bool = False
+    capacity: str = ""
+    """The capacity of which the device has too little even if it is free; `text` is empty then."""
+    is_error: bool = False
+    """Whether an expression or a capacity fails for the device."""
+
+    @property
+    def is_lasting(self) -> bool:
+        """Return whether the request never finds the device, whatever becomes free."""
+        return self.is_selector or self.is_error or bool(self.capacity) or self == OTHER_NODES
 
 
 FOUND: Final = Cause("found")
 LATER: Final = Cause("that are not compared with the selectors yet")
 OTHER_NODES: Final = Cause("for other nodes")
-WRONG: Final = Cause("that a selector or a capacity cannot be evaluated for")
 FOREIGN: Final = Cause("in pools that are not Berth's (claims.drivers and claims.pools of its configuration)")
 TAINTED: Final = Cause("with a device taint that the request does not tolerate")
 ALLOCATED: Final = Cause("allocated to other claims")
@@ -72,7 +84,8 @@ _OF_CLASSES: Final = {
 }
 """DeviceClass of Berth's own driver -> type of its cards."""
 _BY_CLAIM: Final = frozenset({names.CARDS_BY_CLAIMS, names.CARDS_BY_SHARES, names.CARDS_BY_CLAIMS_AND_NAME})
-_NOT_MATCHING: Final = frozenset({OTHER_NODES, WRONG})
+_DEVICE: Final = re.compile(r" (?:on|for) device \S+: ")
+_SELECTOR: Final = re.compile(r"selector #\d+$")
 
 
 def is_possible(of: RequestedDevices) -> bool:
@@ -239,10 +252,17 @@ class _Node:
                 return OTHER_NODES
         except NoWorkError:
             return LATER
-        except AllocationError:
-            return WRONG
+        except AllocationError as error:
+            # Without the claim and the device: devices for which an expression fails in the same way count together.
+            owner, _, why = _DEVICE.sub("\0", str(error)).partition("\0")
+            selector = _SELECTOR.search(owner)
+            what = f"{selector[0]} fails" if selector else "the request fails"
+            why = (why or str(error)).removeprefix("CEL runtime error: ")
+            return Cause(f"for which {what}: {why}", is_error=True)
         if device.id in self.devices.foreign:
             return FOREIGN
+        if lacking := _never_enough(plan, device):
+            return Cause("", capacity=lacking)
         if prevented(device, plan.request):
             return TAINTED
         if device.id in self.held and not plan.request.admin:
@@ -262,6 +282,10 @@ class _Tally:
         self._unlisted: Counter[Cause] = Counter()
         self._users: set[str] = set()
         """The claims that use up devices."""
+        self._largest: dict[str, ExactQuantity] = {}
+        """Capacity of which devices have too little -> the most that one of them has."""
+        self._capacities: dict[str, None] = {}
+        """Capacities of the devices that do not have a requested one."""
         self._matching = 0
         self.enough: list[str] = []
         """Nodes with enough for this request alone."""
@@ -272,6 +296,8 @@ class _Tally:
         for device in node.pools.devices[: max(0, budget.left)]:
             cause = node.cause(plan, device)
             on_node[cause] += 1
+            if cause.capacity:
+                self._note_capacity(cause.capacity, device)
             if cause == USED_UP:
                 self._users.update(node.users(device))
             if self._causes.get(device.id) != FOUND:
@@ -283,7 +309,7 @@ class _Tally:
         cause, number = node.unlisted(self.wanted.request.device_class)
         self._unlisted[cause] += number
         count = self._found[node.name] = on_node[FOUND]
-        matching = sum(number for cause, number in on_node.items() if not (cause.is_selector or cause in _NOT_MATCHING))
+        matching = sum(number for cause, number in on_node.items() if not cause.is_lasting)
         self._matching = max(self._matching, matching - on_node[FOREIGN])
         if self.wanted.request.mode != ALL:
             is_enough = count >= self.wanted.request.count
@@ -291,6 +317,12 @@ class _Tally:
             is_enough = 0 < count == matching and all(pool.usable for pool in node.pools.pools)
         if is_enough:
             self.enough.append(node.name)
+
+    def _note_capacity(self, name: str, device: Device) -> None:
+        if (has := device.capacity.get(name)) is None:
+            self._capacities.update(dict.fromkeys(device.capacity))
+        elif name not in self._largest or self._largest[name].amount < has.value.amount:
+            self._largest[name] = has.value
 
     def result(self) -> RequestedDevices:
         """Return the counts."""
@@ -315,6 +347,8 @@ class _Tally:
 
     def _why(self, cause: Cause) -> str:
         """Return a cause in words; claims of other namespaces are only counted."""
+        if cause.capacity:
+            return self._why_capacity(cause.capacity)
         if cause != USED_UP or not self._users:
             return cause.text
         own = sorted(name for namespace, name in map(keys.split, self._users) if namespace == self._namespace)
@@ -323,6 +357,27 @@ class _Tally:
         if more:
             listed = f"{listed} and {more} more" if named else f"{more} of other namespaces"
         return f"{cause.text}, because other ResourceClaims have parts of them: {listed}"
+
+    def _why_capacity(self, name: str) -> str:
+        """Return which capacity devices lack, and the most that there is, or the capacities that there are."""
+        requested = self.wanted.request.capacity[name]
+        if name in self._largest:
+            most = self._largest[name]
+            if most.amount >= requested.amount:
+                return f"whose capacity {name} does not allow {requested} (the largest has {most})"
+            return f"with less than the requested {requested} of capacity {name} (the largest has {most})"
+        if meant := near_names.near(name, self._capacities):
+            return f"without a capacity {name}{near_names.question(meant)}"
+        listed = ", ".join(sorted(self._capacities)[:MAX_NAMED])
+        return f"without a capacity {name} (they have {listed or 'none'})"
+
+
+def _never_enough(plan: RequestPlan, device: Device) -> str:
+    """Return the requested capacity of which a device has too little even if it is free; empty if there is none."""
+    try:
+        return capacity.lacking(device.capacity, plan.request.capacity)
+    except CapacityError:
+        return ""
 
 
 def _together(fleet: Fleet, pod: PendingPod, tallies: Sequence[_Tally]) -> str:
@@ -334,6 +389,9 @@ def _together(fleet: Fleet, pod: PendingPod, tallies: Sequence[_Tally]) -> str:
     if not (nodes := set.intersection(*by_request.values())):
         return ""
     node = min(nodes)
+    alone = f"{node} has enough devices for each request alone"
+    if node in claim_counts.nodes_not_searched(fleet, pod.request):
+        return f"{alone}, but the search for all of them together ended at its bound"
     constrained = [state for state in claim_counts.unallocated(fleet, pod.request) if state.claim.constraints]
     # Without constraints their UIDs differ, by which refusals are remembered.
     known = fleet.claims.claims
@@ -342,8 +400,17 @@ def _together(fleet: Fleet, pod: PendingPod, tallies: Sequence[_Tally]) -> str:
     try:
         if constrained and claim_choice.choose(fleet, fleet.rows[node], pod, ()) is not None:
             listed = ", ".join(state.key for state in constrained)
-            return f"{node} has enough devices for each request alone, but not under the constraints of {listed}"
+            return f"{alone}, but not under the constraints of {listed}{_unknown_attributes(fleet, node, constrained)}"
     finally:
         for state in constrained:
             known[state.key] = state
-    return f"{node} has enough devices for each request alone, but not for all of them together"
+    return f"{alone}, but not for all of them together"
+
+
+def _unknown_attributes(fleet: Fleet, node: str, claims: Sequence[ClaimState]) -> str:
+    """Return the attributes that constraints of claims name and no device of a node has, with near names."""
+    devices = fleet.claims.supply.on(node, fleet.labels[fleet.rows[node]]).own
+    known = {name for device in devices for name in device.attributes}
+    named = dict.fromkeys(constraint.attribute for state in claims for constraint in state.claim.constraints)
+    unknown = [f"{name}{near_names.question(near_names.near(name, known))}" for name in named if name not in known]
+    return f": no device there has an attribute {' or '.join(unknown[:MAX_NAMED])}" if unknown else ""

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from berth_api.objects.visibility import LackingNode, ReasonGroup
-from berth_operator.core.advice import lacking, new_nodes
+from berth_operator.core.advice import empty_nodes, lacking
 from berth_operator.core.decision import cycle, preemption
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement
@@ -56,6 +56,8 @@ class Explanation:
     fits_when_empty: int | None = None
     """The number of nodes that would take the pod if they were in service (ready, not cordoned, reporting) and had no
     other pods. Affinity to other pods is ignored. None if no node matters yet."""
+    not_searched: int = 0
+    """The number of further nodes for which that is not known, because a bound ended the search for devices."""
     preemption: PreemptionAnswer | None = None
     """None if it was not considered, or the policy never evicts pods."""
 
@@ -86,10 +88,8 @@ def explain(
             answer = PreemptionAnswer(message=f"{why_not} {pod.backoff.note}" if pod.backoff else why_not)
     request, order, local = pod.request, policy.filters_of(pod.request), {filter_.NAME for filter_ in policy.local}
     with cycle.above_nominees(fleet, pod):
-        # The rows that would take the pod if they were in service, and no other pod were in the cluster.
-        when_empty = fleet.present
-        for passes in new_nodes.suiting(fleet, request, order).values():
-            when_empty = when_empty & passes
+        empty = empty_nodes.of_pod(fleet, pod, policy, order)
+        when_empty = empty.rows
         # Those of them that no filter rejects except those of free resources and devices.
         near = when_empty
         for filter_ in order:
@@ -110,6 +110,7 @@ def explain(
             groups=_groups(fleet, request, order),
             nearest=[lack for lack in lacks if lack is not None],
             fits_when_empty=int(when_empty.sum()),
+            not_searched=int(empty.not_searched.sum()),
             preemption=answer,
         )
 

@@ -55,7 +55,9 @@ def fleet_row(
     of_all = []
     if not fleet.present[row]:
         of_all.append("there is no Node of this name")
-    if not fleet.fresh[row]:
+    if fleet.foreign[row]:
+        of_all.append("another client changed the Device")
+    elif not fleet.fresh[row]:
         of_all.append(silence(fleet.heard[only(row)]))
     blocked = list(of_all)
     if fleet.present[row] and not fleet.ready[row]:
@@ -74,7 +76,7 @@ def fleet_row(
         "metadata": {"name": name},
         "ready": bool(fleet.present[row] and fleet.ready[row]),
         "schedulable": bool(fleet.present[row] and not fleet.cordoned[row]),
-        "reporting": bool(fleet.fresh[row]),
+        "reporting": bool(fleet.fresh[row] or fleet.foreign[row]),
         "blocked": "; ".join(blocked),
         "promised": sum(map(is_promised, fleet.nominees_on(name))),
         "models": dict(Counter(device["model"] for device in devices if device["model"])),

@@ -19,9 +19,8 @@ from berth_operator.core.advice.assumptions import NewNode
 from berth_operator.core.allocators import joint, locality, shortage
 from berth_operator.core.allocators.locality import Locality
 from berth_operator.core.decision.reservation_note import amounts_text
-from berth_operator.core.filters import Filter, node_affinity, node_selector, resources, taints
+from berth_operator.core.filters import Filter, namespace_limits, node_affinity, node_selector, resources, taints
 from berth_operator.core.filters.devices import DeviceFilter
-from berth_operator.core.fleet import extended_resources
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import RESOURCES, Column, Mask
 from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory, NodeInfo
@@ -52,6 +51,9 @@ def suiting(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> dict[
     """Return, for each filter that a new node may fail, the rows whose copies would pass."""
     masks = {}
     for filter_ in order:
+        if filter_.NAME == namespace_limits.NAME:
+            masks[filter_.NAME] = namespace_limits.could_pass(fleet, request)
+            continue
         if filter_.TRAITS.transient:
             continue
         if filter_.NAME == taints.NAME:
@@ -61,10 +63,6 @@ def suiting(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> dict[
                     mask = mask & ~rows
         else:
             mask = filters.could_pass(filter_, fleet, request)
-            if filter_.NAME == DeviceFilter.NAME and request.devices:
-                without_grants = extended_resources.rows_without_grants(fleet, request)
-                suits = fleet.suits_vendor(request.devices)
-                mask = mask & (suits if without_grants is None else suits | without_grants)
         masks[filter_.NAME] = mask
     return masks
 

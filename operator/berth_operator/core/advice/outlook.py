@@ -41,14 +41,7 @@ def answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Iterat
         who = "it" if placed else f"member {wait.pod.name} alone"
         yield TitledAnswer(title="Fits", message=f"{who} would be placed now", helps=placed)
     elif empty is not None:
-        # Of a gang the nodes are counted for one member; the gang may need more than all of them.
-        explained = why.explained(wait.pod)[0]
-        if empty:
-            alone = "" if wait.gang is None else f"member {explained.name} alone "
-            where = f"{alone}on {empty} of {nodes} nodes if they were empty"
-        else:
-            where = f"{'' if wait.gang is None else f'member {explained.name} '}on no node even if empty"
-        yield TitledAnswer(title="Fits", message=f"not now; {where}", helps=empty > 0)
+        yield TitledAnswer(title="Fits", message=f"not now; {_when_empty(wait, why, empty, nodes)}", helps=empty > 0)
     if new := [remedy for remedy in found if remedy.is_new]:
         message = "; ".join(remedy.sentence for remedy in new)
         yield TitledAnswer(title="New node", message=message, helps=any(remedy.ends for remedy in new))
@@ -58,6 +51,23 @@ def answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Iterat
         possible = bool(preemption.node)
         message = f"{'possible' if possible else 'not possible'}: {preemption_message(preemption)}"
         yield TitledAnswer(title="Preemption", message=message, helps=possible)
+
+
+def _when_empty(wait: Wait, why: Why, empty: int, nodes: int) -> str:
+    """Return how many nodes would take the pod if they were empty.
+
+    For a gang, the nodes are counted for one member; the gang may need more than all of them.
+    """
+    explained, not_searched = why.explained(wait.pod)[0], why.explanation.not_searched
+    member = "" if wait.gang is None else f"member {explained.name} "
+    if not_searched:
+        counted = f"at least {empty}" if empty else f"possibly {not_searched}"
+        note = f"the search for devices ended at its bound before {not_searched} node(s) were known"
+        return f"{member}on {counted} of {nodes} nodes if they were empty ({note})"
+    if empty:
+        alone = f"{member}alone " if member else ""
+        return f"{alone}on {empty} of {nodes} nodes if they were empty"
+    return f"{member}on no node even if empty"
 
 
 def is_placed(wait: Wait, why: Why) -> bool:

@@ -9,12 +9,13 @@ a caller may do other work, because each what-if takes as long as a few decision
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from berth_api.names import CARDS_BY_CLAIMS, CARDS_KEY, DRA_DRIVER
 from berth_api.objects.visibility import ClaimDevices, LackingNode
 from berth_api.request import Kinds, is_device
 from berth_api.resources import PODS
@@ -26,10 +27,13 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation_note import amounts_text, holders
 from berth_operator.core.filters import (
     cordon,
+    dynamic_resources,
+    namespace_limits,
     node_affinity,
     node_ready,
     node_selector,
     resource_claims,
+    supported,
     taints,
     volume_claims,
     volume_in_use,
@@ -40,7 +44,7 @@ from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.dependence import depends_on
 from berth_operator.core.values.mounts import Mounts
-from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.request import PendingPod, Taint, Toleration
 from berth_operator.core.values.verdict import Verdict
 
 MAX_NODES: Final = 2
@@ -50,6 +54,12 @@ MAX_CROWDS: Final = 5
 MAX_PODS: Final = 24
 """The maximum number of pods of a node among which the pods that must end are searched. Each takes a decision."""
 MAX_NOMINEES: Final = 8
+GIVEN_POOLS: Final = (
+    "the pools of its ResourceClaims in claims.drivers or claims.pools of Berth's configuration (for the DeviceClass "
+    f"{DRA_DRIVER}: the chart's dra.enabled, {DRA_DRIVER} in claims.drivers, and a node with the label "
+    f"{CARDS_KEY}={CARDS_BY_CLAIMS})"
+)
+"""What ends the wait of a pod with ResourceClaims if Berth has no pools."""
 
 
 class RemedyKind(enum.StrEnum):
@@ -96,7 +106,7 @@ class Remedy:
     @property
     def sentence(self) -> str:
         """Return the answer."""
-        if self.is_of_pod:
+        if self.is_of_pod or (self.kind is RemedyKind.PREEMPTION and self.ends is None):
             return self.what
         if self.ends is None:
             return f"needed first: {self.what}"
@@ -128,12 +138,15 @@ def of_pod(
         return
     refusing = cycle.refusing(what_ifs.fleet, pod.request, policy.filters_of(pod.request))
     if refusing is not None:
+        if refusing.NAME == supported.NAME and not pod.request.unsupported:
+            yield Remedy(kind=RemedyKind.ADMINISTRATOR, ends=None, what=GIVEN_POOLS)
+            return
         [(reason, _)] = refusing.reasons(what_ifs.fleet, pod.request, what_ifs.fleet.present)
         yield _again(reason)
         return
     search = _Search(what_ifs, pod, policy, placed)
     yield None
-    yield from (*search.claims(), *search.resource_claims(found)) or search.all()
+    yield from (*search.limits(), *search.claims(), *search.resource_claims(found)) or search.all()
 
 
 def of_members(what_ifs: WhatIfs, gang: Gang, pod: PendingPod) -> tuple[Remedy, ...]:
@@ -158,6 +171,12 @@ def of_preemption(node: str, victims: int) -> tuple[Remedy, ...]:
     """Return that the operator will evict pods for the pod."""
     what = f"the eviction of {victims} pod(s) of lower priority on {node}"
     return (Remedy(kind=RemedyKind.PREEMPTION, ends=True, what=what, node=node),)
+
+
+def of_unfinished() -> Remedy:
+    """Return that changes may end the wait of a gang although none was found."""
+    what = "changes after which pods would be evicted are not all known: the search for victims ended at its bound"
+    return Remedy(kind=RemedyKind.PREEMPTION, ends=None, what=what)
 
 
 def _again(why: str) -> Remedy:
@@ -202,6 +221,16 @@ class _Search:
             yield from search()
             yield None
 
+    def limits(self) -> Iterator[Remedy]:
+        """Yield the limits that the namespace exceeds with this pod alone on each node, if there are any."""
+        fits = namespace_limits.could_pass(self._fleet, self._request)
+        if fits is self._fleet.present or (fits & self._fleet.present).any() or not self._fleet.present.any():
+            return
+        reasons = namespace_limits.reasons(self._fleet, self._request, self._fleet.present)
+        reason = next(text for text, rows in reasons if rows.any())
+        what = f"other namespaceLimits in Berth's configuration ({reason})"
+        yield Remedy(kind=RemedyKind.ADMINISTRATOR, ends=None, what=what)
+
     def claims(self) -> Iterator[Remedy]:
         """Yield the claims without which no node takes the pod, if there are any."""
         missing = []
@@ -216,7 +245,7 @@ class _Search:
         bound = "bound to volumes" if plural else "bound to a volume"
         what = f"PersistentVolumeClaim{plural} {listed}, {bound} that every node reaches"
         left = tuple(use for use in self._request.mounts.claims if use not in missing)
-        ends = self._what_ifs.ends(unit=self._mounting(replace(self._request.mounts, claims=left)))
+        ends = self._what_ifs.ends(unit=self._changed(mounts=replace(self._request.mounts, claims=left)))
         yield Remedy(kind=RemedyKind.CLAIM, ends=ends or None, what=what)
         yield Remedy(kind=RemedyKind.NEW_NODE, ends=False, what="a new node, whatever it has,", is_new=True)
 
@@ -227,7 +256,15 @@ class _Search:
             reason = resource_claims.problem(self._fleet, self._request)
             yield Remedy(kind=RemedyKind.CLAIM, ends=None, what=f"ResourceClaims that can be used ({reason})")
             yield Remedy(kind=RemedyKind.NEW_NODE, ends=False, what="a new node, whatever it has,", is_new=True)
-        for request in () if found is None else claim_devices.impossible(found):
+        if found is None:
+            return
+        # Nodes that were not compared may have the devices.
+        alone = self._only({dynamic_resources.NAME})
+        compared = alone if alone.any() else self._rejected[dynamic_resources.NAME]
+        possible = claim_counts.rows_with_possible_devices(self._fleet, self._request)
+        if (possible & self._fleet.present & ~compared).any():
+            return
+        for request in claim_devices.impossible(found):
             # The devices that no node has for the request, and what leaves out the most.
             needed, matching, causes = request["needed"], request["matching"], request["leftOut"]
             number = f"{needed} device{'s' if needed > 1 else ''}" if needed else "devices"
@@ -257,14 +294,14 @@ class _Search:
         """Return whether another pod uses a claim that only one pod may use at a time."""
         return volume_in_use.NAME in self._rejected and bool(self._rejected[volume_in_use.NAME].any())
 
-    def _mounting(self, mounts: Mounts) -> PendingPod | Gang:
-        """Return the unit as if the pod, and members like it, had other volumes."""
+    def _changed(self, **fields: Any) -> PendingPod | Gang:
+        """Return the unit as if the pod, and members that are equal in these fields, had other values."""
         unit = self._what_ifs.unit
 
         def changed(pod: PendingPod) -> PendingPod:
-            if pod.request.mounts != self._request.mounts:
+            if any(getattr(pod.request, name) != getattr(self._request, name) for name in fields):
                 return pod
-            return replace(pod, request=replace(pod.request, mounts=mounts))
+            return replace(pod, request=replace(pod.request, **fields))
 
         return replace(unit, members=tuple(map(changed, unit.members))) if isinstance(unit, Gang) else changed(unit)
 
@@ -315,14 +352,18 @@ class _Search:
             left = tuple(taint for taint in info.taints if taint != cordon.TAINT)
             change = ChangedNode(node=replace(info, cordoned=False, taints=left))
             yield self._verified(RemedyKind.ADMINISTRATOR, f"uncordoning {name}", name, change)
+        of_devices = dict[tuple[Taint, ...], None]()
         for name in self._names(self._only({taints.NAME})):
             info = self._fleet.node_info(name)
-            repelling = [taint for taint in info.taints if taints.repels(taint, self._request)]
+            repelling = tuple(taint for taint in info.taints if taints.repels(taint, self._request))
             left = tuple(taint for taint in info.taints if taint not in repelling)
             change = ChangedNode(node=replace(info, taints=left))
             listed = " and ".join(map(str, repelling))
             what = f"removing the taint{'s' if len(repelling) > 1 else ''} {listed} from {name}"
             yield self._verified(RemedyKind.ADMINISTRATOR, what, name, change)
+            if self._request.devices and all(is_device(taint.key, self._fleet.kinds) for taint in repelling):
+                of_devices[repelling] = None
+        yield from map(self._tolerating, of_devices)
         for name in self._names(self._only({node_ready.NAME})):
             change = ChangedNode(node=replace(self._fleet.node_info(name), ready=True, unreachable=False))
             yield self._verified(RemedyKind.ADMINISTRATOR, f"{name} becoming ready", name, change)
@@ -333,6 +374,17 @@ class _Search:
             )
             if reporting.ends:
                 yield reporting
+
+    def _tolerating(self, repelling: Sequence[Taint]) -> Remedy:
+        """Return the tolerations of taints that keep pods without devices off nodes: their keys are names of resources.
+
+        The API server's plug-in ExtendedResourceToleration adds them only to pods that request the resource of this
+        name.
+        """
+        added = [Toleration(key=taint.key, operator="Exists", effect=taint.effect) for taint in repelling]
+        listed = ", ".join(f"{{key: {each.key}, operator: Exists, effect: {each.effect}}}" for each in added)
+        ends = self._what_ifs.ends(unit=self._changed(tolerations=(*self._request.tolerations, *added)))
+        return Remedy(kind=RemedyKind.ADMINISTRATOR, ends=ends, what=f"tolerations: [{listed}] in the pod's spec")
 
     def _verified(self, kind: RemedyKind, what: str, node: str, change: Assumption) -> Remedy:
         return Remedy(kind=kind, ends=self._what_ifs.ends(change), what=what, node=node, assumes=change)
@@ -354,7 +406,7 @@ class _Search:
                 continue
             # Cards may be of no help once their holders have ended: the pod may have to be near one of them.
             uids = tuple(uid for cards in freed for uid in cards.holders(self._fleet))
-            if uids and not self._what_ifs.ends(Gone(uids=uids), *grown, evicting=False):
+            if uids and not self._what_ifs.ends(self._gone(uids), *grown, evicting=False):
                 continue
             assumes = changes[0] if len(changes) == 1 else None
             what = f"{_lack_text(lack, self._fleet.kinds)} on {name}"
@@ -379,26 +431,30 @@ class _Search:
             yield None
             if not 0 < len(pods) <= MAX_PODS:
                 continue
-            if not self._what_ifs.ends(Gone(uids=tuple(pod.uid for pod in pods)), evicting=False):
+            if not self._what_ifs.ends(self._gone(pod.uid for pod in pods), evicting=False):
                 continue
             gone = sorted(pods, key=lambda pod: (len(pod.grants), pod.pod))
             for pod in tuple(gone):
                 yield None
                 rest = [other for other in gone if other is not pod]
-                if rest and self._what_ifs.ends(Gone(uids=tuple(other.uid for other in rest)), evicting=False):
+                if rest and self._what_ifs.ends(self._gone(other.uid for other in rest), evicting=False):
                     gone = rest
             who = holders(gone, self._pod.namespace)
-            assumes = Gone(uids=tuple(pod.uid for pod in gone))
+            assumes = self._gone(pod.uid for pod in gone)
             first = ", which may wait for this pod," if any(depends_on(pod, self._pod) for pod in gone) else ""
             what = f"the end of {who}{where}{first}"
             yield Remedy(kind=RemedyKind.END, ends=True, what=what, node=gone[0].node, assumes=assumes)
+
+    def _gone(self, uids: Iterable[str]) -> Gone:
+        """Return that pods are gone, while the claims of the waiting pod stay as they are."""
+        return Gone(uids=tuple(uids), kept=tuple(use.claim for use in self._request.claims))
 
     def _nominees(self) -> Iterator[Remedy | None]:
         """Yield the capacity kept for other pods that keeps this pod from a node."""
         for nominee in list(self._fleet.nominees.values())[:MAX_NOMINEES]:
             if nominee.uid == self._pod.uid:
                 continue
-            change = Gone(uids=(nominee.uid,))
+            change = self._gone((nominee.uid,))
             if self._what_ifs.ends(change, evicting=False):
                 who = holders([nominee], self._pod.namespace)
                 what = f"giving up what is kept on {nominee.node} for {who}"
@@ -414,7 +470,7 @@ class _Search:
         if self._is_in_use() or not any(rows.any() for rows in rejected):
             return
         unclaimed = replace(self._request.mounts, claims=())
-        if self._request.mounts.claims and self._what_ifs.ends(unit=self._mounting(unclaimed)):
+        if self._request.mounts.claims and self._what_ifs.ends(unit=self._changed(mounts=unclaimed)):
             claims = ", ".join(f'"{use.claim.partition("/")[2]}"' for use in self._request.mounts.claims)
             what = f"a volume for PersistentVolumeClaim {claims} that every node reaches"
             yield Remedy(kind=RemedyKind.CLAIM, ends=True, what=what)

@@ -36,6 +36,7 @@ from berth_operator.core.decision.preemption import (
     preempt,
 )
 from berth_operator.core.decision.reservation import NodeReservation, reserve
+from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge
@@ -266,9 +267,13 @@ class _Run:
         if promise.exceeds(self._fleet, gang, self._queue.may_keep(gang)):
             return self._without_nominations(gang, add_preemption(failure, promise.NO_PLACES_LEFT))
         in_flight = self._queue.in_flight
-        preemption = preempt_gang(self._fleet, gang, policy, self._budgets, in_flight)
+        preemption, why_none = None, NO_VICTIMS
+        try:
+            preemption = preempt_gang(self._fleet, gang, policy, self._budgets, in_flight)
+        except NoWorkError as error:
+            why_none = str(error)
         if preemption is None:
-            why = add_preemption(failure, NO_VICTIMS)
+            why = add_preemption(failure, why_none)
             return self._without_nominations(gang, _until_evictable(why, in_flight))
         members = {member.uid: member for member in gang.members}
         for nominee in preemption.nominees:

@@ -139,3 +139,5 @@ class Waits:
             else:
                 explained, others = why.explained(pod)
                 yield from remedies.of_pod(what_ifs, explained, self._policy, others, why.claims)
+            if what_ifs.is_unfinished:
+                yield remedies.of_unfinished()

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api import links
+from berth_api import links, names
 from berth_api.names import GPU
 from berth_api.request import GpuTopology, Part
 from berth_api.values.caching import sized_cache
@@ -173,7 +173,24 @@ def shortage(
     max_in_group = max_colocated(fleet, part.type, within, among, ALL)
     too_few = max_in_group < part.count
     best = max_in_group[too_few & rejected].max(initial=0)
-    return f"node(s) have too few {state} {part.type.upper()}s {within} (at most {best} of {part.count})", too_few
+    details = f"at most {best} of {part.count}{_other_links(fleet, part, within, too_few & rejected)}"
+    return f"node(s) have too few {state} {part.type.upper()}s {within} ({details})", too_few
+
+
+def _other_links(fleet: Fleet, part: Part, within: Locality, rows: Mask) -> str:
+    """Return which direct links the rows have instead of the required type, and how to require them."""
+    wirings = np.unique(fleet.cards[part.type].wiring[rows]).tolist() if within.link else ()
+    types = {
+        link_type
+        for number in wirings
+        for _, _, of_card in fleet.intern_table.wirings[number]
+        for _, link_type, _ in of_card
+        if links.is_direct(link_type)
+    }
+    if not types or within.link in types:
+        return ""
+    first = min(types)
+    return f"; their links are {links.DIRECT_LINKS[first]}: annotation {names.GPU_TOPOLOGY}: {first.lower()}"
 
 
 def pairs(within: Locality, places: Mapping[str, Sequence[int]], linked: Mask) -> Mask:

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import message_text
-from berth_api.names import GPU, GPU_MEMORY, GPU_SUBDEVICES, RDMA
+from berth_api.names import CARDS_BY_CLAIMS_AND_NAME, CARDS_KEY, GPU, GPU_MEMORY, GPU_SUBDEVICES, RDMA
 from berth_api.request import AMOUNTS, ONLY, PLUGIN_UNIT, Part
 from berth_api.values import listing
 from berth_operator.core.allocators import candidates
@@ -15,6 +15,10 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.values.request import PodRequest
 
+BY_CLAIM: Final = (
+    f"node(s) give their GPUs by claims alone (label {CARDS_KEY}: request a DeviceClass, or set "
+    f"{CARDS_KEY}={CARDS_BY_CLAIMS_AND_NAME})"
+)
 WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 """The agent offers withheld GPUs to kubelet again after the pods that used them are gone."""
 _REFUSES: Final = "failRequestsGreaterThanOne of the device plugin"
@@ -49,9 +53,17 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
     yield few, too_few(candidates.free(fleet, request, part), part)
     if candidates.by_kubelet(part):
         left = candidates.free(fleet, request, part) & ~fleet.cards[device_type].withheld
-        yield WITHHELD, too_few(left, part)
+        withheld = too_few(left, part)
+        yield BY_CLAIM, withheld & by_claim(fleet)
+        yield WITHHELD, withheld
     if part.exclusive:
         yield kept_by_policy(part), too_few(candidates.fitting(fleet, request, part), part)
+
+
+def by_claim(fleet: Fleet) -> Mask:
+    """Return the rows whose agents offer no GPU to kubelet, because they give all of them by claims."""
+    mask: Mask = fleet.cards_by_claim
+    return mask & ~fleet.cards[GPU].announced.any(axis=1) if mask.any() else mask
 
 
 def barred(fleet: Fleet, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:

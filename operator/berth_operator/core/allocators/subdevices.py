@@ -338,7 +338,9 @@ def reasons(
     cards = fleet.cards[GPU]
     yield UNLOCATED, offered(cards, instances(cards), ALL).any(axis=1) & (cards.unlocated > 0)
     yield shortage.kept_by_policy(part), _too_few(serves * ~_blocked_by_policy(fleet, part, ALL), part)
-    yield shortage.WITHHELD, _too_few(listed * open_to(fleet, request, part, ALL), part)
+    withheld = _too_few(listed * open_to(fleet, request, part, ALL), part)
+    yield shortage.BY_CLAIM, withheld & shortage.by_claim(fleet)
+    yield shortage.WITHHELD, withheld
     common = within(fleet, request, available, ALL)
     best = int(together(fleet, common, free, ALL)[rejected].max(initial=0))
     scope = f" {common}" if common else ""

@@ -20,6 +20,7 @@ from berth_operator.core.decision import capacity
 from berth_operator.core.decision.cycle import feasible, totals
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats
+from berth_operator.core.filters import node_affinity, node_selector
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import AlikeKey, PendingPod, PodRequest
@@ -141,9 +142,17 @@ class _Members:
         return _Option(variant=names, label=label, rank=rank)
 
     def _listed(self, part: Part) -> Iterator[Variant]:
-        """Yield the models and kinds of the cards that the pods accept, free or not."""
+        """Yield the models and kinds of the cards that the pods accept, free or not.
+
+        Those of vendors that do not suit are left out, and those on other nodes than the pods select, unless the pods
+        select none that exists.
+        """
         cards, kinds = self.fleet.cards[GPU], self.fleet.intern_table.kinds
         mask: Mask = cards.present & candidates.accepted(self.fleet, self.request, part)
+        mask &= self.fleet.suits_vendor(self.request.devices)[:, np.newaxis]
+        selected = node_selector.passes(self.fleet, self.request) & node_affinity.passes(self.fleet, self.request)
+        if selected.any():
+            mask &= selected[:, np.newaxis]
         if part.unit not in (PLUGIN_UNIT, REPLICA):
             yield from ((int(model), None) for model in np.unique(cards.model[mask]))
             return

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,6 +78,15 @@ class Budgets:
         """Return the budgets that count a placed pod as not yet evicted."""
         name = charge.pod.partition("/")[2]
         return tuple(budget for budget in self.protecting(charge.identity) if name not in budget.disrupted)
+
+    def violations(self, victims: Iterable[Charge], spent: Counter[Budget]) -> int:
+        """Return how many victims violate a budget of which so many pods are spent. The first use up the budgets."""
+        used, violating = spent.copy(), 0
+        for victim in victims:
+            protecting = self.counting(victim)
+            violating += any(used[budget] >= budget.allowed for budget in protecting)
+            used.update(protecting)
+        return violating
 
     def spent(self, fleet: Fleet) -> Counter[Budget]:
         """Count for each budget the pods that are being evicted and that its status does not count yet."""

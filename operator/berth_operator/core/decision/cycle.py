@@ -69,14 +69,13 @@ class Placement:
     @property
     def charge(self) -> Charge:
         """Return what the placement charges to its node and cards."""
-        by_class = self.claims.by_class
         return Charge(
             uid=self.pod.uid,
             pod=self.pod.key,
             node=self.node,
-            resources=_without(self.pod.request.resources, by_class),
+            resources=self.pod.request.resources,
             nonzero_requested=self.pod.request.nonzero_requested,
-            plugin_requests=_without(self.pod.request.plugin_requests, by_class),
+            plugin_requests=_without(self.pod.request.plugin_requests, self.claims.by_class),
             ports=self.pod.request.ports,
             grants=(*self.grants, *self.claims.grants) if self.claims.grants else self.grants,
             unknown=self.claims.unknown,
@@ -110,6 +109,8 @@ class Failure:
     condition: str = UNSCHEDULABLE
     """The reason of the condition PodScheduled=False; `Unschedulable` only if another node could help."""
     wakes_on: Change
+    is_unfinished: bool = False
+    """Whether a bound ended the search, so that the pods may fit nevertheless."""
     unresolvable: int = 0
     """Number of nodes where evictions cannot help (UnschedulableAndUnresolvable)."""
     filters: tuple[Filter, ...] = field(default=(), compare=False, repr=False)

@@ -29,17 +29,19 @@ WHAT_IF: Final = 50
 class Departures:
     """A copy of the Fleet that pods leave, and come back to."""
 
-    def __init__(self, fleet: Fleet, used: Collection[str] = ()) -> None:
+    def __init__(self, fleet: Fleet, used: Collection[str] = (), *, with_left_behind: bool = True) -> None:
         """Begin with the claims that pods have left behind.
 
         Args:
             fleet: the copy.
             used: claims (namespace/name) of the pods that are to be placed, which are never deallocated.
+            with_left_behind: whether claims that pods have left behind count as free.
         """
         self.fleet, self._used = fleet, used
         self._freed: dict[str, list[Charge]] = {}
         """Claim -> the charge for its cards."""
-        self._free(fleet.claims.departed)
+        if with_left_behind:
+            self._free(fleet.claims.departed)
 
     @classmethod
     def for_pod(cls, fleet: Fleet, request: PodRequest) -> Self:

@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from itertools import chain
+from itertools import chain, islice
 from operator import or_
 from typing import Final
 
 import numpy as np
 
 from berth_api.names import MIXED_GPUS
+from berth_api.request import DeviceRequest
 from berth_api.resources import CPU, MEMORY
 from berth_operator.core.decision import alike, capacity, gang_search, topology
 from berth_operator.core.decision.alike import ANY as ANY_CHOICE
@@ -32,7 +33,7 @@ from berth_operator.core.decision.messages import POD_GROUP_NOT_READY, SCHEDULER
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.decision.topology import Domain, DomainError
-from berth_operator.core.dra.errors import NoWorkError
+from berth_operator.core.dra.errors import NoWorkError, TooMuchWorkError
 from berth_operator.core.fleet import claim_counts, claim_products
 from berth_operator.core.fleet.dra.answers import MAX_REQUESTS
 from berth_operator.core.fleet.fleet import Fleet
@@ -139,8 +140,8 @@ class Gang:
 
     @property
     def lowest(self) -> int:
-        """Return the lowest priority among the members; only pods below it may be evicted for the gang."""
-        return min(member.priority for member in self.members)
+        """Return the lowest priority among all pods; only pods below it may be evicted for the gang."""
+        return min(pod.priority for pod in (*self.members, *self.expected))
 
     @property
     def weight(self) -> int:
@@ -175,13 +176,14 @@ def with_expected(fleet: Fleet, gang: Gang) -> Gang:
     are also left out if they use volumes or ResourceClaims, whose nodes and devices cannot be chosen before the pods
     exist.
     """
-    expected = [
-        pod
-        for pod in gang.expected
-        if not _has_place_of_others(fleet, gang, pod)
-        and not pod.request.mounts
-        and not claim_counts.needs_devices(fleet, pod.request)
-    ]
+    # By identity: there may be many of them, with few requests.
+    requests = {id(pod.request): pod.request for pod in gang.expected}
+    undecidable = {
+        key for key, request in requests.items() if request.mounts or claim_counts.needs_devices(fleet, request)
+    }
+    expected = [pod for pod in gang.expected if id(pod.request) not in undecidable]
+    if fleet.nominees:
+        expected = [pod for pod in expected if not _has_place_of_others(fleet, gang, pod)]
     if not expected:
         return gang if not gang.expected else replace(gang, expected=())
     members = (*gang.members, *expected)
@@ -210,11 +212,13 @@ class Class:
     count: int
     capacity: Column
     """The maximum number of these members that each row can take."""
+    is_refused: bool = False
+    """Whether they could be placed on no node whatsoever, such as with a claim that does not exist."""
 
     @property
     def shrinks(self) -> bool:
         """Return whether placing other members can only reduce the capacity for it (no affinity, no volumes)."""
-        return self.request.affinity == NO_AFFINITY and not self.request.mounts
+        return self.is_refused or (self.request.affinity == NO_AFFINITY and not self.request.mounts)
 
     @property
     def possible(self) -> int:
@@ -267,7 +271,7 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = True
             if not isinstance(outcome, Failure) or is_one or not (search and is_final):
                 return outcome
             placed, note = _by_search(fleet, gang, policy)
-            return placed or (replace(outcome, message=cut(f"{outcome.message} {note}")) if note else outcome)
+            return placed or (_unfinished(outcome, note) if note else outcome)
     except DomainError as error:
         return Failure(message=f"{gang.key}: {error}", condition=SCHEDULER_ERROR, wakes_on=ANY)
 
@@ -332,7 +336,7 @@ def _refusals(fleet: Fleet, claiming: Sequence[PodRequest]) -> int:
 
 def _by_search(fleet: Fleet, gang: Gang, policy: Policy) -> tuple[list[Placement], str]:
     """Return the placements that the search finds for a gang, or none and a note if it ended at its bound."""
-    pods = sorted(gang.members, key=order)
+    pods, note = sorted(gang.members, key=order), ""
     with fleet.claims.supply.work.limited(gang_search.work_for(gang.size)):
         for choice in alike.choices(fleet, gang.held, pods, policy):
             chosen = choice.applied(pods)
@@ -347,9 +351,12 @@ def _by_search(fleet: Fleet, gang: Gang, policy: Policy) -> tuple[list[Placement
                     placed = GangSearch(fleet, chosen, policy, needed=gang.needed, rows=rows).place()
                 except NoWorkError:
                     return [], NOT_FINISHED
+                except TooMuchWorkError:
+                    note = NOT_FINISHED
+                    continue
                 if placed:
                     return _Outcome(choice=choice, placed=placed, why=NO_CAPACITY).of(pods), ""
-    return [], ""
+    return [], note
 
 
 def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = False) -> list[Placement] | Failure:
@@ -357,6 +364,8 @@ def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = Fal
 
     `search`: whether to search other nodes and cards if members fit, but too few.
     """
+    if gang.size > MAX_SEARCHED and (short := _short_of_capacity(fleet, gang, policy)) is not None:
+        return short
     pods = sorted(gang.members, key=order)
     nearest = _nearest(fleet, gang, pods, policy)
     if not nearest.suffices(gang) and gang.needed < len(pods) and pods[0].request != pods[-1].request:
@@ -373,7 +382,7 @@ def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = Fal
             return placed
     why = _too_few_alike(fleet, gang, nearest, policy)
     if note:
-        return replace(why, message=cut(f"{why.message} {note}"))
+        return _unfinished(why, note)
     if nearest.choice.label and _place(fleet, gang, ANY_CHOICE, pods, policy).suffices(gang):
         return replace(why, message=cut(f"{why.message} {MIXED}"))
     return why
@@ -405,6 +414,31 @@ class _Outcome:
         """Return the placements of the original members, without the choice."""
         by_uid = {pod.uid: pod for pod in pods}
         return [replace(placement, pod=by_uid[placement.pod.uid]) for placement in self.placed]
+
+
+def _short_of_capacity(fleet: Fleet, gang: Gang, policy: Policy) -> Failure | None:
+    """Return the failure of a gang whose needed members exceed the capacity for them; None if they may fit.
+
+    It is one pass over the nodes for each distinct request, however many members an object states.
+    """
+    classes = _classes(fleet, gang.members, policy)
+    # Classes that request the same devices share the capacity.
+    sharing: dict[DeviceRequest, list[Class]] = {}
+    for class_ in classes.values():
+        sharing.setdefault(class_.request.devices, []).append(class_)
+    possible = sum(map(_possible_together, sharing.values()))
+    if possible >= gang.needed:
+        return None
+    why, member = _why_too_few(fleet, gang.members, classes, policy, gang.needed)
+    return _too_few_fit(gang, possible, why, member)
+
+
+def _possible_together(classes: Sequence[Class]) -> int:
+    """Return how many members can be placed at most of classes that request the same devices."""
+    alone = sum(class_.possible for class_ in classes)
+    if not (classes[0].request.devices and all(class_.shrinks for class_ in classes)):
+        return alone
+    return min(alone, int(np.maximum.reduce([class_.capacity for class_ in classes]).sum()))
 
 
 def _nearest(fleet: Fleet, gang: Gang, pods: Sequence[PendingPod], policy: Policy) -> _Outcome:
@@ -440,7 +474,9 @@ def _place(fleet: Fleet, gang: Gang, choice: alike.Choice, members: Sequence[Pen
     return _Outcome(choice=choice, placed=placed, why=why, member=member)
 
 
-def promising(fleet: Fleet, domains: Sequence[Domain], classes: Collection[Class], needed: int) -> list[Domain]:
+def promising(
+    fleet: Fleet, domains: Sequence[Domain], classes: Collection[Class], needed: int, *, most: int = MAX_DOMAINS
+) -> list[Domain]:
     """Return the domains that may hold the needed members, those that may hold most, and then the fullest, first."""
     possible = {domain.value: sum(class_.possible_in(domain.rows) for class_ in classes) for domain in domains}
     requests = [class_.request for class_ in classes for _ in range(class_.count)]
@@ -448,7 +484,7 @@ def promising(fleet: Fleet, domains: Sequence[Domain], classes: Collection[Class
     def rank(domain: Domain) -> tuple[int, float]:
         return -possible[domain.value], -topology.utilization(fleet, domain.rows, requests)
 
-    return sorted((domain for domain in domains if possible[domain.value] >= needed), key=rank)[:MAX_DOMAINS]
+    return sorted((domain for domain in domains if possible[domain.value] >= needed), key=rank)[:most]
 
 
 def _place_in_one_domain(fleet: Fleet, gang: Gang, members: _Members, policy: Policy) -> _Outcome:
@@ -492,9 +528,19 @@ def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[P
     counts = Counter(pod.request for pod in pods)
     fits = {request: feasible(fleet, request, policy.filters_of(request)) for request in counts}
     return {
-        request: Class(request=request, count=count, capacity=capacity.of_class(fleet, request, fits[request]))
+        request: Class(
+            request=request,
+            count=count,
+            capacity=capacity.of_class(fleet, request, fits[request]),
+            is_refused=bool(request.mounts) and not fits[request].any() and _is_refused(fleet, request, policy),
+        )
         for request, count in counts.items()
     }
+
+
+def _is_refused(fleet: Fleet, request: PodRequest, policy: Policy) -> bool:
+    of_pod = (filter_ for filter_ in policy.filters_of(request) if filter_.TRAITS.of_pod)
+    return any(filter_.passes(fleet, request) is not fleet.present for filter_ in of_pod)
 
 
 def too_few(key: str, have: int, minimum: int) -> str:
@@ -514,15 +560,29 @@ def _why_too_few(
     fleet: Fleet, pods: Sequence[PendingPod], classes: Mapping[PodRequest, Class], policy: Policy, needed: int
 ) -> tuple[Failure, str]:
     """Explain why fewer members fit than needed, without placing any; name the first member that does not fit."""
+    alone = [class_ for class_ in classes.values() if class_.possible < class_.count]
+    if not alone:
+        # Each class has enough capacity, but they share it.
+        scarce = max(classes.values(), key=lambda class_: class_.count)
+        why = failure(fleet, scarce.request, policy.filters_of(scarce.request), others=OTHERS)
+        return replace(why, wakes_on=why.wakes_on | _FREES), ""
     scarce = min(
-        (class_ for class_ in classes.values() if class_.possible < class_.count),
+        alone,
         # A member that no new node could take either decides whether autoscalers may add nodes.
-        key=lambda class_: refusing(fleet, class_.request, policy.filters_of(class_.request)) is None,
+        key=lambda class_: (
+            refusing(fleet, class_.request, policy.filters_of(class_.request)) is None,
+            not class_.is_refused,
+        ),
     )
     lacking = min(scarce.count - scarce.possible, needed - sum(class_.possible for class_ in classes.values()))
     why = failure(fleet, scarce.request, policy.filters_of(scarce.request), others=OTHERS, pods=lacking)
-    alike_members = [pod for pod in pods if pod.request == scarce.request]
-    return replace(why, wakes_on=why.wakes_on | _FREES), alike_members[scarce.possible].name
+    names = (pod.name for pod in pods if pod.request == scarce.request)
+    return replace(why, wakes_on=why.wakes_on | _FREES), next(islice(names, scarce.possible, None))
+
+
+def _unfinished(why: Failure, note: str) -> Failure:
+    """Return a failure with the note that a bound ended the search."""
+    return replace(why, message=cut(f"{why.message} {note}"), is_unfinished=True)
 
 
 def _too_few_alike(fleet: Fleet, gang: Gang, nearest: _Outcome, policy: Policy) -> Failure:

@@ -25,7 +25,7 @@ from berth_operator.core.decision import capacity, gang_cards
 from berth_operator.core.decision.cycle import Placement, feasible, place_on
 from berth_operator.core.decision.gang_charges import ChargedMembers
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra.errors import NoWorkError
+from berth_operator.core.dra.errors import NoWorkError, TooMuchWorkError
 from berth_operator.core.dra.requests import Alternatives, Constraint
 from berth_operator.core.dra.status import used_by
 from berth_operator.core.filters import dynamic_resources
@@ -81,6 +81,10 @@ class _Shape:
         )
 
 
+_Together = tuple[int, tuple[int, ...], frozenset[str]]
+"""A row, the shapes of the members there in ascending order, and the claims that are allocated elsewhere."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Places:
     """Where members of a shape may be, in the order of trial."""
@@ -124,8 +128,12 @@ class GangSearch:
         self._owner: dict[str, int] = {}
         """Claim that members share -> number of the first member that uses it. It is allocated with this member's other
         claims."""
-        self._possible: dict[tuple[int, tuple[int, ...], frozenset[str]], bool] = {}
-        """Row, shapes of the members there, claims allocated elsewhere -> whether all can be allocated."""
+        self._enough: dict[_Together, bool] = {}
+        """Whether a row may have enough devices for members, by the counts."""
+        self._possible: dict[_Together, bool] = {}
+        """Whether a search found devices for all of them."""
+        self._ended = any(claim_counts.nodes_not_searched(fleet, request) for request in {pod.request for pod in pods})
+        """Whether a search for devices ended at its bound, of these or of those for one member."""
         self._cards: dict[tuple[int, tuple[int, ...]], list[gang_cards.Slots] | None] = {}
         """Row, shapes of several members there -> the slots of their cards; None if not all get cards."""
         self._chosen: dict[tuple[int, tuple[int, ...], frozenset[str]], tuple[PodClaims, ...]] = {}
@@ -137,6 +145,7 @@ class GangSearch:
         """Return the placements of enough members; empty if there are none. The Fleet is left unchanged.
 
         Raises:
+            TooMuchWorkError: there are none, but the search for devices on a node ended at its bound.
             NoWorkError: the bound on the work ended the search.
         """
         start = 0
@@ -144,7 +153,8 @@ class GangSearch:
             while True:
                 member = len(self._at)
                 if member == len(self._pods):
-                    if (rejected := self._charge_all()) is None:
+                    rejected = self._unallocatable()
+                    if rejected is None and (rejected := self._charge_all()) is None:
                         return list(self._charged.placed)
                     while len(self._at) > rejected + 1:
                         self._pop()
@@ -161,6 +171,8 @@ class GangSearch:
                     start = place if is_alike else 0
                 elif self._at:
                     start = self._pop() + 1
+                elif self._ended:
+                    raise TooMuchWorkError("the search for devices on a node is not finished")
                 else:
                     return []
         finally:
@@ -212,7 +224,7 @@ class GangSearch:
                 return False
         if len(members) > 1 and self._slots(members, row) is None:
             return False
-        return self._has_devices(members, row)
+        return self._may_have_devices(members, row)
 
     # --- their cards ------------------------------------------------------------------------------------------------
 
@@ -237,10 +249,13 @@ class GangSearch:
 
     # --- their claims -----------------------------------------------------------------------------------------------
 
-    def _has_devices(self, members: Sequence[int], row: int) -> bool:
-        """Return whether the claims of members can be allocated on a row, or used if they are allocated elsewhere."""
-        shapes = [self._places[number].shape for number in members]
-        if not any(shape.claims or shape.by_class for shape in shapes):
+    def _may_have_devices(self, members: Sequence[int], row: int) -> bool:
+        """Return whether the claims of members may be allocated on a row, or used if they are allocated elsewhere.
+
+        Devices are searched only when each member has a row: one search for all members on a row takes less time than
+        one after each of them.
+        """
+        if not self._have_claims(members):
             return True
         elsewhere = self._elsewhere(members, row)
         for claim in elsewhere:
@@ -252,15 +267,39 @@ class GangSearch:
                     state = used_by(state, "", allocation.written())
             if not claim_counts.usable_rows(self._fleet, state)[row]:
                 return False
-        key = row, tuple(sorted(shape.number for shape in shapes)), elsewhere
-        if key not in self._possible:
-            # A search that finds nothing takes long, and the counts often show it.
+        key = self._together(members, row)
+        if key not in self._enough:
+            shapes = (self._places[number].shape for number in members)
             wanted = sum((shape.wanted for shape in shapes), Counter[DeviceKind]())
-            self._possible[key] = (
-                claim_counts.may_have(self._fleet, row, wanted)
-                and self._choose(tuple(members), row, elsewhere) is not None
-            )
+            self._enough[key] = claim_counts.may_have(self._fleet, row, wanted)
+        return self._enough[key] and self._possible.get(key, True)
+
+    def _unallocatable(self) -> int | None:
+        """Return a member whose claims get no devices next to those of the members before it on its row.
+
+        None if the claims of all members get devices.
+        """
+        for row, members in self._on.items():
+            if not self._have_claims(members) or self._has_devices(members, row):
+                continue
+            fewer = (number for number in range(1, len(members)) if not self._has_devices(members[:number], row))
+            return members[next(fewer, len(members)) - 1]
+        return None
+
+    def _has_devices(self, members: Sequence[int], row: int) -> bool:
+        """Return whether a search finds devices for all members on a row."""
+        key = self._together(members, row)
+        if key not in self._possible:
+            self._possible[key] = self._choose(tuple(members), row, key[2]) is not None
         return self._possible[key]
+
+    def _have_claims(self, members: Sequence[int]) -> bool:
+        shapes = (self._places[number].shape for number in members)
+        return any(shape.claims or shape.by_class for shape in shapes)
+
+    def _together(self, members: Sequence[int], row: int) -> _Together:
+        shapes = sorted(self._places[number].shape.number for number in members)
+        return row, tuple(shapes), self._elsewhere(members, row)
 
     def _elsewhere(self, members: Sequence[int], row: int) -> frozenset[str]:
         """Return the claims of members on a row that a member on another row allocates."""
@@ -279,7 +318,10 @@ class GangSearch:
             self._spend(LOOK)
             pods = [self._pods[number] for number in members]
             first_fit = self._policy.takes_first_devices
-            chosen = claim_choice.choose_together(self._fleet, row, pods, elsewhere, first_fit=first_fit)
+            try:
+                chosen = claim_choice.choose_together(self._fleet, row, pods, elsewhere, first_fit=first_fit)
+            except TooMuchWorkError:
+                self._ended, chosen = True, None
             if chosen is None:
                 return None
             self._chosen[key] = chosen

@@ -8,12 +8,13 @@ to thirty.
 Times are seconds since 1970, because the next leader reads the record of the last one.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 from berth_api.objects.leader_lease import MAX_LOST_PLACES, MAX_PREEMPTOR, MAX_TAKERS, LostPlace
 from berth_api.values import keys, listing
+from berth_api.values.backoff import ExponentialBackoff
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.values.owner import Owner, bounded
 from berth_operator.core.values.preemption_backoff import NO_BACKOFF, PreemptionBackoff
@@ -40,6 +41,8 @@ EVERYWHERE: Final = ""
 """Stands for a node's name."""
 ALL: Final = "*"
 """Stands for all preemptors that are not remembered, while their lost places are unknown."""
+CONTROLLER_PARTS: Final = 3
+"""Parts of a controller's key after its UID: its namespace, kind and name."""
 _TIMES: Final = {1: "once", 2: "twice"}
 
 
@@ -53,6 +56,13 @@ def preemptor_of_pod(owner: Owner, pod: str) -> str:
     namespace, _ = keys.split(pod)
     key = f"{owner.uid}/{namespace}/{owner.kind}/{owner.name}" if owner.uid else pod
     return bounded(key, MAX_PREEMPTOR)
+
+
+def _namespace_of(preemptor: str) -> str:
+    """Return the namespace in a key of `preemptor_of`."""
+    first, *rest = preemptor.split("/")
+    # A gang's key has words before its namespace, and a controller's key its UID.
+    return rest[0] if len(rest) == CONTROLLER_PARTS else first.rpartition(" ")[2]
 
 
 class LostPlaces:
@@ -131,8 +141,19 @@ class LostPlaces:
 
     def expire(self, now: float) -> None:
         """Forget what no longer counts."""
+        self._keep(lambda lost: _forgotten_at(lost) > now)
+
+    def keep_nodes(self, exists: Callable[[str], bool]) -> None:
+        """Forget what was lost on nodes that are gone: another machine may get the name."""
+        self._keep(lambda lost: lost.node == EVERYWHERE or exists(lost.node))
+
+    def forget_namespace(self, name: str) -> None:
+        """Forget the preemptors of a namespace that was deleted."""
+        self._keep(lambda lost: _namespace_of(lost.preemptor) != name)
+
+    def _keep(self, counts: Callable[[LostPlace], bool]) -> None:
         for preemptor, by_node in list(self._lost.items()):
-            kept = {node: lost for node, lost in by_node.items() if _forgotten_at(lost) > now}
+            kept = {node: lost for node, lost in by_node.items() if counts(lost)}
             if kept:
                 self._lost[preemptor] = kept
             else:
@@ -164,7 +185,7 @@ def _known(by_node: Mapping[str, LostPlace], preemptor: str, node: str) -> LostP
 def _counted(lost: LostPlace, takers: Collection[str], now: float, allowed: int) -> LostPlace:
     """Return the lost places with one more place."""
     count = lost.count + 1
-    pause = min(LONGEST, FIRST * 2.0 ** min(count - allowed, 10)) if count >= allowed else 0.0
+    pause = ExponentialBackoff(first=FIRST, longest=LONGEST).after(count - allowed + 1)
     names = sorted({*lost.takers, *(bounded(taker, MAX_SCHEDULER) for taker in takers)})[:MAX_TAKERS]
     until = round(now + pause) if pause else 0
     return lost.model_copy(update={"count": count, "until": until, "last": round(now), "takers": tuple(names)})

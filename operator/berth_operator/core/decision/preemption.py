@@ -45,9 +45,11 @@ from berth_operator.core.values.verdict import Verdict
 
 NEVER: Final = "not eligible due to preemptionPolicy=Never."
 TERMINATING: Final = "not eligible due to a terminating pod on the nominated node."
+PAUSED: Final = "not eligible due to a pause after rejections by the nominated node's kubelet."
 BACKING_OFF: Final = "not eligible due to the back-off of its preemption."
 NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
 NO_VICTIMS: Final = "No preemption victims found for incoming pod"
+NODE_BACKS_OFF: Final = "node(s) are in the back-off of the pod's preemption"
 
 
 def preempt(
@@ -80,6 +82,19 @@ def ranked_rows(
         return VictimSearch(fleet, pod, policy, lower, budgets).ranked() if lower.any() else np.zeros(0, np.intp)
 
 
+def victims_by_rank(
+    fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets, in_flight: Collection[str] = frozenset()
+) -> list[list[Charge]]:
+    """Return the victims on each of these rows, the best row first."""
+    with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
+        lower = _potential_victims(fleet, pod, policy, in_flight)
+        if not lower.any():
+            return []
+        search = VictimSearch(fleet, pod, policy, lower, budgets)
+        by_node = search.victims_by_node()
+        return [by_node[fleet.names[row]] for row in search.ranked()]
+
+
 def more_victims(
     fleet: Fleet,
     pod: PendingPod,
@@ -101,7 +116,7 @@ def more_victims(
             [row for name in proposed if (row := fleet.rows.get(name)) is not None and passes[row]], np.intp
         )
         uids = {uid for uids in proposed.values() for uid in uids}
-        lower = _preemptible_below(fleet, pod.priority, set(in_flight) - uids)
+        lower = preemptible_below(fleet, pod.priority, set(in_flight) - uids)
         lower &= np.isin(fleet.placed_pods.current(fleet).rows, rows)
         search = VictimSearch(fleet, pod, policy, lower, budgets, proposed=uids, rows=rows)
         return search.victims_by_node()
@@ -109,14 +124,7 @@ def more_victims(
 
 def violations(fleet: Fleet, victims: Sequence[Charge], budgets: Budgets) -> int:
     """Return how many of the victims on one node violate a PodDisruptionBudget."""
-    allowed = Counter({budget: budget.allowed for victim in victims for budget in budgets.counting(victim)})
-    allowed.subtract(budgets.spent(fleet))
-    violating = 0
-    for victim in victims:
-        protecting = budgets.counting(victim)
-        violating += any(allowed[budget] <= 0 for budget in protecting)
-        allowed.subtract(protecting)
-    return violating
+    return budgets.violations(victims, budgets.spent(fleet))
 
 
 def _potential_victims(
@@ -124,21 +132,26 @@ def _potential_victims(
 ) -> Mask:
     """Return for each placed pod whether it may be a victim on a row where evictions may help."""
     rows = candidate_rows(fleet, pod.request, policy)
-    rows[[fleet.rows[node] for node in pod.backoff.nodes if node in fleet.rows]] = False
+    rows[_rows_of(fleet, pod.backoff.nodes)] = False
     if within is not None:
         rows &= within
-    lower = _preemptible_below(fleet, pod.priority, in_flight)
+    lower = preemptible_below(fleet, pod.priority, in_flight)
     lower &= rows[fleet.placed_pods.current(fleet).rows]
     return lower
 
 
-def _preemptible_below(fleet: Fleet, priority: int, in_flight: Collection[str]) -> Mask:
-    """Return for each placed pod whether it is confirmed, not overdue, and below a priority."""
+def _rows_of(fleet: Fleet, nodes: Collection[str]) -> list[int]:
+    """Return the rows of the nodes that are known."""
+    return [fleet.rows[node] for node in nodes if node in fleet.rows]
+
+
+def preemptible_below(fleet: Fleet, priority: int, in_flight: Collection[str]) -> Mask:
+    """Return for each placed pod whether it is confirmed, may be deleted, is not overdue, and below a priority."""
     placed = fleet.placed_pods.current(fleet)
     mask = np.zeros(len(placed.charges), np.bool_)
     mask[fleet.placed_pods.numbers()] = True
     # Another deletion would not help a pod that does not end.
-    mask[fleet.placed_pods.numbers_of([*in_flight, *fleet.overdue])] = False
+    mask[fleet.placed_pods.numbers_of([*in_flight, *fleet.overdue, *fleet.undeletable])] = False
     mask &= placed.priority < priority
     return mask
 
@@ -147,7 +160,7 @@ def without_lower_priority(fleet: Fleet, priority: int, in_flight: Collection[st
     """Return a Fleet without the pods below a priority; only the resources and devices in it are valid."""
     placed = fleet.placed_pods.current(fleet)
     what_if = WhatIf(fleet, np.arange(len(fleet.names)), placed)
-    for pods in one_pod_per_place(np.flatnonzero(_preemptible_below(fleet, priority, in_flight)), placed.rows):
+    for pods in one_pod_per_place(np.flatnonzero(preemptible_below(fleet, priority, in_flight)), placed.rows):
         what_if.take(placed.rows[pods], pods)
     return what_if.fleet
 
@@ -167,6 +180,8 @@ def nominated_fit(
 
     `movable` are UIDs of further pods that may leave, if their priority is not higher.
 
+    A pause after rejections by its kubelet does not count: the pod waits for its end.
+
     If pods on other nodes matter and some pods are still leaving, only the filters whose answer no eviction can change
     are run. The other filters run once the pods are gone, as in kube-scheduler.
 
@@ -182,7 +197,7 @@ def nominated_fit(
             gone += [
                 charge for charge in fleet.on_node(node) if charge.priority <= pod.priority and charge.uid in moved
             ]
-            order = policy.filters_of(pod.request)
+            order = [filter_ for filter_ in policy.filters_of(pod.request) if not filter_.TRAITS.ends_by_itself]
             if claim_counts.is_searched(fleet, pod.request):
                 what_if = Departures.for_pod(fleet, pod.request)
                 what_if.leave(gone)
@@ -209,6 +224,14 @@ def leaving(fleet: Fleet, charges: Iterable[Charge], priority: int) -> list[Char
         for charge in charges
         if leaves_soon(fleet, charge) and (charge.priority < priority or is_leftover(charge))
     ]
+
+
+def is_taken(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> bool:
+    """Return whether other pods are all that a pod does not fit on a node for: evictions may change each rejection."""
+    row = fleet.rows.get(node)
+    if row is None or not fleet.present[row]:
+        return False
+    return all(filters.could_pass(each, fleet, pod.request)[row] for each in policy.filters_of(pod.request))
 
 
 def nominated_pods(pods: Iterable[PendingPod]) -> list[PendingPod]:
@@ -307,7 +330,7 @@ def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, in_flight: Collectio
     for filter_, rejected in cycle.rejections(fleet, request, pod_filters):
         resolvable |= rejected & ~filters.unresolvable(filter_, fleet, request, rejected)
     lower = np.zeros(len(fleet.names), np.bool_)
-    lower[fleet.placed_pods.current(fleet).rows[_preemptible_below(fleet, pod.priority, in_flight)]] = True
+    lower[fleet.placed_pods.current(fleet).rows[preemptible_below(fleet, pod.priority, in_flight)]] = True
     counts = Counter(
         {NOT_HELPFUL: int((fleet.present & ~resolvable).sum()), NO_VICTIMS: int((resolvable & ~lower).sum())}
     )
@@ -323,7 +346,10 @@ def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, in_flight: Collectio
             if rejected.any():
                 counts += count_reasons(filter_.reasons(view, request, rejected))
                 left &= ~rejected
-        counts[NO_VICTIMS] += int(left.sum())
+        backs_off = np.zeros(len(fleet.names), np.bool_)
+        backs_off[_rows_of(fleet, pod.backoff.nodes)] = True
+        counts[NODE_BACKS_OFF] += int((left & backs_off).sum())
+        counts[NO_VICTIMS] += int((left & ~backs_off).sum())
     return counts
 
 

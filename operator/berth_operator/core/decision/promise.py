@@ -62,15 +62,21 @@ class FoundPlaces:
     """Why the first other pod has no place; None if all have one."""
 
 
-def promised(placement: Placement, key: str) -> Charge:
+def promised(placement: Placement, key: str, *, since: int, until: int) -> Charge:
     """Return the capacity kept for a pod. No pod ignores it only because of a higher priority.
 
-    The caller gives it up where a pod of higher priority fits nowhere else. The key is namespace/name of a workload, or
-    the key of a gang.
+    The caller gives it up where a pod of higher priority fits nowhere else.
+
+    Args:
+        placement: the place.
+        key: namespace/name of a workload, or the key of a gang.
+        since: since when it is kept, in seconds since 1970.
+        until: until when; `ending.UNKNOWN` if that is not known yet.
     """
     kind, _, name = key.rpartition(" ")
     owner = Owner(kind=kind or KIND, name=keys.split(name)[1])
-    return replace(placement.charge, gang=None, alike_key=None, priority=BEYOND, owner=owner)
+    kept = replace(placement.charge, gang=None, alike_key=None, priority=BEYOND, owner=owner)
+    return replace(kept, started=since, ends=until)
 
 
 def is_promised(charge: Charge) -> bool:
@@ -252,6 +258,17 @@ def _may_change(fleet: Fleet, request: PodRequest) -> Mask:
 # --- promised places ------------------------------------------------------------------------------------------
 
 
+def _is_overcommitted(fleet: Fleet, row: int, place: Charge) -> bool:
+    """Return whether pods request more of a node's resources than it has.
+
+    Of a resource that the node does not have, pods have it by class, unless the place is by name.
+    """
+    short = fleet.allocatable[:, row] < fleet.requested[:, row]
+    by_name = {name for name, _ in place.resources} - place.claims.by_class
+    needed = [index for name, index in fleet.resources.items() if name in by_name]
+    return bool((short & (fleet.allocatable[:, row] > 0)).any() or short[needed].any())
+
+
 def is_doubtful(fleet: Fleet, request: PodRequest, place: Charge, policy: Policy) -> bool:
     """Return whether a promised place may be lost, so that it has to be searched again."""
     row = fleet.rows.get(place.node)
@@ -265,7 +282,7 @@ def is_doubtful(fleet: Fleet, request: PodRequest, place: Charge, policy: Policy
         for filter_ in policy.filters_of(request)
         if filter_.TRAITS.one_node and not filter_.TRAITS.capacity and filter_.VERDICT is Verdict.UNRESOLVABLE
     ]
-    if not cycle.feasible(fleet, request, lasting)[row] or (fleet.allocatable[:, row] < fleet.requested[:, row]).any():
+    if not cycle.feasible(fleet, request, lasting)[row] or _is_overcommitted(fleet, row, place):
         return True
     for device_type in {grant.type for grant in place.grants}:
         # A used card is broken, or more is charged to it than it has.

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
+KEPT: Final = "{} place(s) with such devices are kept for pods that do not exist yet."
+"""For the message of a pod that waits."""
 MAX_NODES: Final = 256
 """Nodes that are named, of all pod sets: some 16 KiB of the 32 KiB that Kueue accepts."""
 

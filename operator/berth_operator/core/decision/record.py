@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from berth_api import allocation, names
 from berth_api.allocation import Grant
+from berth_api.request.kinds import HUAWEI
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.kubelet_allocation import Mismatch
 from berth_operator.core.fleet.nodes.cards import is_listed
 from berth_operator.core.values import limits
-from berth_operator.core.values.vendors import HUAWEI
 
 MAX_OWN: Final = 200 * 1024
 MAX_ALL: Final = 250 * 1024

@@ -363,5 +363,6 @@ class _Search:
 
 def lacking_resources(fleet: Fleet, row: int, request: PodRequest) -> tuple[tuple[str, int], ...]:
     """Return each resource of the Node that a row has too little of, with the missing amount."""
+    by_class = {name for name, rows in extended_resources.rows_by_class(fleet, request).items() if rows[row]}
     missing = ((name, int(amount - fleet.left(name)[row])) for name, amount in request.resources)
-    return tuple((name, amount) for name, amount in missing if amount > 0)
+    return tuple((name, amount) for name, amount in missing if amount > 0 and name not in by_class)

@@ -15,6 +15,7 @@ from heapq import nlargest
 from typing import Final, Generic, TypeVar
 
 from berth_api.objects.leader_lease import MAX_BACKOFFS, MAX_UID, ReservedNode
+from berth_api.values.backoff import ExponentialBackoff
 from berth_operator.core.decision.reservation import HORIZON, NodeReservation
 from berth_operator.core.values.owner import bounded
 from berth_operator.core.values.request import PendingPod
@@ -61,8 +62,8 @@ class Backoffs(Generic[K]):
         """Record that a reservation was in vain."""
         known = self.of(key)
         count = 1 if known is None else known.count + 1
-        pause = min(FIRST_PAUSE * 2 ** min(count - 1, 16), MAX_PAUSE)
-        self._by_key[key] = Backoff(count=count, until=int(now) + pause)
+        pause = ExponentialBackoff(first=FIRST_PAUSE, longest=MAX_PAUSE).after(count)
+        self._by_key[key] = Backoff(count=count, until=int(now + pause))
 
     def restore(self, key: K, recorded: Backoff, now: float) -> None:
         """Take over what the last leader recorded."""

@@ -20,6 +20,7 @@ from berth_api.values import keys, listing
 from berth_operator.core.allocators import shortage
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import NodeReservation
@@ -94,6 +95,21 @@ def annotated(
         failure,
         message=with_note(failure.message, f"{parts[0]}: nothing was freed for {PATIENCE // 60} minutes{begins}"),
     )
+
+
+def of_gang(gang: Gang, failure: Failure, policy: Policy, now: float) -> Failure:
+    """Return a gang's failure with what helps, once it has waited as long as a pod waits for a reservation.
+
+    No nodes are reserved for gangs. `now` is in seconds since 1970.
+    """
+    waits = [pod.unschedulable_since for pod in gang.members if pod.unschedulable_since and pod.request.devices]
+    if gang.formed or not waits or not policy.reserve_after or min(waits) > _text(int(now - policy.reserve_after)):
+        return failure
+    note = (
+        f"waiting for devices since {min(waits)}: no nodes are reserved for gangs, so smaller pods may take each "
+        "device that becomes free; a PriorityClass above theirs lets the gang preempt them."
+    )
+    return replace(failure, message=with_note(failure.message, note))
 
 
 def _text(seconds: int) -> str:

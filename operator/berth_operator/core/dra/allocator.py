@@ -12,11 +12,12 @@ from berth_operator.core.dra.choices import Choices
 from berth_operator.core.dra.errors import AllocationError, InvalidPoolsError, TooMuchWorkError
 from berth_operator.core.dra.features import Features
 from berth_operator.core.dra.narrowing import NarrowingSearch
-from berth_operator.core.dra.plans import Context, Order, Planned
+from berth_operator.core.dra.plans import Context, Order, Planned, RequestPlan
 from berth_operator.core.dra.pools import NodePools
 from berth_operator.core.dra.requests import DeviceClass, ResourceClaim
 from berth_operator.core.dra.results import Allocation, Result
 from berth_operator.core.dra.search import MAX_STEPS, Search
+from berth_operator.core.dra.slices import Device
 
 Found = tuple[Allocation, ...] | None
 
@@ -40,10 +41,11 @@ def allocate(
 ) -> tuple[Allocation, ...] | None:
     """Return an allocation for each claim, from the pools of one node; None if there is none.
 
-    The search tries devices in an order that `prefer` makes for each search, for a part of the steps, or else in
-    `order`. If the search does not end within its steps, a `NarrowingSearch` continues, for `max_narrowing` steps.
+    The search tries devices in an order that `prefer` makes, for a part of the steps, or else in `order`. If the search
+    does not end within its steps, a `NarrowingSearch` continues, for `max_narrowing` steps. If a search in an order of
+    `prefer` takes a later subrequest, a `NarrowingSearch` looks for an earlier one.
 
-    If a search in an order of `prefer` ends with an error, or both searches run out of steps, another search in `order`
+    If a search in the order of `prefer` ends with an error, or both searches run out of steps, a search in `order`
     decides. So a preference finds an allocation wherever `order` does. With `max_steps` 0, only the `NarrowingSearch`
     is made. `spend` is called with the number of steps that were made.
 
@@ -78,14 +80,15 @@ class _Attempts:
 
     def preferred(self, prefer: Callable[[], Order], order: Order) -> Found:
         """Search in an order that is preferred to another one."""
+        preferred = _once(prefer())
         try:
-            return self._in_order(prefer(), self.max_steps // PREFERRED)
+            return self._earlier(self._in_order(preferred, self.max_steps // PREFERRED), preferred)
         except TooMuchWorkError:
             pass
         except AllocationError:
             return self.unpreferred(order)
         try:
-            return self.narrowing(prefer())
+            return self.narrowing(preferred)
         except TooMuchWorkError:
             return self._in_order(order, self.max_steps)
 
@@ -99,6 +102,19 @@ class _Attempts:
     def narrowing(self, order: Order) -> Found:
         """Search by requests with few devices, which are tried in this order."""
         return self._found(order, partial(NarrowingSearch, max_steps=self.max_narrowing))
+
+    def _earlier(self, found: Found, order: Order) -> Found:
+        """Return what was found, or else devices for earlier subrequests.
+
+        Other devices for the requests before may leave the devices of an earlier subrequest.
+        """
+        if found is None or not any(_subrequests(found)):
+            return found
+        try:
+            earliest = self.narrowing(order)
+        except AllocationError:
+            return found
+        return found if earliest is None or _subrequests(earliest) >= _subrequests(found) else earliest
 
     def _in_order(self, order: Order, steps: int) -> Found:
         return self._found(order, partial(Search, max_steps=steps))
@@ -127,3 +143,25 @@ class _Attempts:
             node = context.pools.node.name
             allocations.append(Allocation(claim=claim, results=results, chosen=taken, node=node))
         return tuple(allocations)
+
+
+def _subrequests(allocations: Sequence[Allocation]) -> list[int]:
+    """Return, for each request of each claim, which of its subrequests was taken."""
+    return [
+        next(place for place, choice in enumerate(request.choices) if choice is taken)
+        for allocation in allocations
+        for request, (taken, _) in zip(allocation.claim.requests, allocation.chosen, strict=True)
+    ]
+
+
+def _once(order: Order) -> Order:
+    """Return an order that computes the order of a request's devices only once, for several searches for one pod."""
+    known: dict[tuple[int, str], Sequence[Device]] = {}
+
+    def ordered(plan: RequestPlan, devices: Sequence[Device]) -> Sequence[Device]:
+        key = plan.number, plan.request.full_name
+        if key not in known:
+            known[key] = order(plan, devices)
+        return known[key]
+
+    return ordered

@@ -69,7 +69,8 @@ class AttributeIndex:
     def states(self, equalities: Sequence[Equality]) -> bytearray:
         """Return for each device whether all equalities hold.
 
-        It is UNKNOWN, NO or YES, or FAILED plus the place of the first equality whose attribute the device lacks.
+        It is UNKNOWN, NO or YES, or FAILED plus the place of the first equality whose attribute the device lacks,
+        unless the equality is optional.
         """
         size = self._devices.capacity
         states = np.full(size, YES, np.uint8)
@@ -82,7 +83,7 @@ class AttributeIndex:
             # The least recently used ones come first.
             self._columns[path] = column
             column.update(self._devices)
-            missing = column.numbers == MISSING
+            missing = (column.numbers == MISSING) & (not equality.is_optional)
             states[missing & (states == YES)] = FAILED + place
             other |= column.numbers == OTHER
             differs |= (column.numbers != column.equal_to(equality.value)) & ~missing

@@ -1,11 +1,12 @@
 """A pod's requests as masks for the narrowing search. A mask is an integer with one bit for each device of the node."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from berth_operator.core.dra import capacity
 from berth_operator.core.dra.choices import Choices
@@ -30,12 +31,21 @@ class CounterSetID(NamedTuple):
     name: str
 
 
+class RequestPlace(NamedTuple):
+    """The place of a request among the claims of the search."""
+
+    claim: int
+    request: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DemandOption:
-    """A request or subrequest of a demand."""
+    """The request or subrequest of a demand, or several requests that are alike."""
 
     plan: RequestPlan
+    """The plan of the first of them."""
     count: int
+    """How many devices all of them get."""
     order: tuple[int, ...]
     """The devices that the request may get, in the order in which they are tried."""
     devices: Mask
@@ -47,17 +57,15 @@ class DemandOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Demand:
-    """A request with its subrequests, or several that are alike."""
+    """A request with its subrequests, or several requests of any claims that are alike."""
 
-    claim: int
-    requests: tuple[int, ...]
-    """Their places in the claim."""
+    requests: tuple[RequestPlace, ...]
     options: tuple[DemandOption, ...]
 
     @property
     def count(self) -> int:
         """Return how many devices it gets at least."""
-        return min(option.count for option in self.options) * len(self.requests)
+        return min(option.count for option in self.options)
 
 
 class CandidateDevices:
@@ -82,21 +90,16 @@ class CandidateDevices:
         Raises:
             AllocationError: a selector fails, or this would take too long.
         """
-        demands: dict[Hashable, Demand] = {}
+        demands: dict[Hashable, list[Demand]] = defaultdict(list)
         for claim, requests in enumerate(planned):
-            for place, request in enumerate(requests):
-                options = tuple(self._option(plan) for plan in request.plans)
-                option = options[0]
-                key: Hashable = (claim, place)
+            for number, request in enumerate(requests):
+                place, options = RequestPlace(claim, number), tuple(self._option(plan) for plan in request.plans)
+                option, key = options[0], cast("Hashable", place)
                 if len(options) == 1 and not (option.plan.wants_all or option.amounts):
-                    # A request that equals an earlier one is added to that one's demand: their order is free.
-                    key = (claim, option.devices, option.count, option.constraints, option.plan.request.admin)
-                    if key in demands:
-                        options, places = demands[key].options, (*demands[key].requests, place)
-                        demands[key] = Demand(claim=claim, requests=places, options=options)
-                        continue
-                demands[key] = Demand(claim=claim, requests=(place,), options=options)
-        self.demands = tuple(demands.values())
+                    # Which of these requests gets which of their devices is free. Constraints are those of one claim.
+                    key = option.devices, option.constraints, option.plan.request.admin
+                demands[key].append(Demand(requests=(place,), options=options))
+        self.demands = tuple(map(_together, demands.values()))
         self.shared = _mask(number for number, device in enumerate(self.devices) if self._choices.is_shared(device))
 
     def _option(self, plan: RequestPlan) -> DemandOption:
@@ -116,7 +119,7 @@ class CandidateDevices:
         for device in plan.devices:
             if device not in suitable:
                 suitable[device] = self._choices.is_candidate(plan, device)
-                self._look(1 + len(device.capacity) if suitable[device] else 1)
+                self._look(plan.cost_of(device) if suitable[device] else 1)
             if suitable[device]:
                 number = self._numbers.setdefault(device, len(self.devices))
                 if number == len(self.devices):
@@ -127,8 +130,7 @@ class CandidateDevices:
                     amounts[number] = {name: quantity.amount for name, quantity in taken.items()}
         return DemandOption(
             plan=plan,
-            # `All` of no devices fails.
-            count=max(plan.count, 1),
+            count=count_of(plan),
             order=tuple(order),
             devices=_mask(order),
             constraints=tuple(constraints),
@@ -247,6 +249,23 @@ class CandidateDevices:
             likeness = options, values, device.consumes and (device.pool, device.consumes)
         self._likeness[number] = likeness
         return likeness
+
+
+def count_of(plan: RequestPlan) -> int:
+    """Return how many devices a request gets. `All` of no devices fails."""
+    return max(plan.count, 1)
+
+
+def _together(demands: Sequence[Demand]) -> Demand:
+    """Return the demand of several demands that are alike."""
+    if len(demands) == 1:
+        return demands[0]
+    options = [demand.options[0] for demand in demands]
+    # The devices that each of them would get first, and then the others.
+    first = (number for option in options for number in option.order[: option.count])
+    order = tuple(dict.fromkeys(chain(first, options[0].order)))
+    together = replace(options[0], count=sum(option.count for option in options), order=order)
+    return Demand(requests=tuple(place for demand in demands for place in demand.requests), options=(together,))
 
 
 def _mask(numbers: Iterable[int]) -> Mask:

@@ -81,6 +81,22 @@ def consumed(
     return amounts
 
 
+def lacking(capacities: Mapping[str, DeviceCapacity], requested: Mapping[str, ExactQuantity]) -> str:
+    """Return the first requested capacity that a device could not give even if it were free; empty if it has all.
+
+    Raises:
+        CapacityError: an amount cannot be computed.
+    """
+    for name in requested:
+        if name not in capacities:
+            return name
+    amounts = consumed(capacities, requested) or {}
+    for name in requested:
+        if not fits({name: capacities[name]}, amounts, ()):
+            return name
+    return ""
+
+
 def fits(
     capacities: Mapping[str, DeviceCapacity],
     consumed: Mapping[str, ExactQuantity],

@@ -1,14 +1,16 @@
 """A narrowing search, for cases that the search in the given order (`search`) does not finish.
 
 At each step it continues with the request that has the fewest spare devices, and turns back as soon as a request has
-too few. For all requests at once, it excludes values that constraints do not allow, devices that exceed counters, and
-devices in use. Among alike devices, only one is tried. The devices it finds are chosen again by the rules of `choices`,
-in the order of the requests.
+too few, or counters have too little left for all of them. For all requests at once, it excludes values that constraints
+do not allow, devices that exceed counters, and devices in use. Among alike devices, only one is tried. The devices it
+finds are chosen again by the rules of `choices`, in the order of the requests.
+
+For half of the steps, it decides about subrequests before devices. So it finds the first subrequests that are possible.
 
 Within a pod, each device is given only once, even with admin access.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from berth_operator.core.dra.candidates import (
@@ -19,16 +21,18 @@ from berth_operator.core.dra.candidates import (
     DemandOption,
     Left,
     Mask,
+    RequestPlace,
+    count_of,
 )
 from berth_operator.core.dra.choices import Choices
+from berth_operator.core.dra.counter_room import CounterRoom
 from berth_operator.core.dra.errors import TooMuchWorkError
+from berth_operator.core.dra.joint_needs import COMPARED, JointNeeds
 from berth_operator.core.dra.plans import MAX_DEVICES, Planned, RequestPlan
 
 STEP: Final = 2
 """How many times as long a step takes as one of a `Search`."""
 
-COMPARED: Final = 16
-"""Values, or sets of counters, that are compared in the time of a step."""
 SKIPPED: Final = 64
 """Devices that are passed over in the time of a step."""
 EVERY: Final[Mask] = -1
@@ -70,8 +74,13 @@ class NarrowingSearch:
         self._planned, self._choices = planned, choices
         self._max_steps, self._spent = max_steps, 0
         self._candidates = CandidateDevices(choices)
-        self._taken: dict[tuple[int, int], RequestPlan] = {}
+        self._taken: dict[RequestPlace, RequestPlan] = {}
         self._blocking: dict[tuple[CounterSetID, Left], Mask] = {}
+        self._sizes: list[int] = []
+        """How many devices each claim gets without requests that have subrequests; empty if no request has any."""
+        if any(len(request.plans) > 1 for requests in planned for request in requests):
+            fixed = ((request.plans[0] for request in requests if len(request.plans) == 1) for requests in planned)
+            self._sizes = [sum(map(count_of, plans)) for plans in fixed]
 
     def find(self) -> bool:
         """Return whether there is a solution.
@@ -80,17 +89,35 @@ class NarrowingSearch:
             AllocationError: the search must end.
         """
         self._candidates.compare(self._planned)
-        demands = self._candidates.demands
+        self._room = CounterRoom(self._candidates, self._spend)
+        root, all_steps = self._root(), self._max_steps
+        if any(progress.option is None for progress in root.progress):
+            # The first possible subrequests are found only if these steps suffice.
+            self._max_steps //= 2
+            try:
+                return self._has_solution(root, subrequests_first=True)
+            except TooMuchWorkError:
+                self._max_steps = all_steps
+        return self._has_solution(root, subrequests_first=False)
+
+    def _root(self) -> Branch:
         left, exceeded = self._candidates.counters()
-        root = Branch(
-            progress=tuple(Progress(None if len(demand.options) > 1 else 0, EVERY, 0, ()) for demand in demands),
+        return Branch(
+            progress=tuple(
+                Progress(None if len(demand.options) > 1 else 0, EVERY, 0, ()) for demand in self._candidates.demands
+            ),
             used=NONE,
             allowed=self._candidates.allowed(),
             left=left,
             blocked={None: exceeded, **{key: self._blocked(key, amounts) for key, amounts in left.items()}},
             shares={},
         )
-        stack = [self._children(root)]
+
+    def _has_solution(self, root: Branch, *, subrequests_first: bool) -> bool:
+        """Search depth first, and choose the devices of the first solution."""
+        demands = self._candidates.demands
+        children = self._with_subrequests if subrequests_first else self._with_devices
+        stack = [children(root)]
         while stack:
             branch = next(stack[-1], None)
             if branch is None:
@@ -98,7 +125,7 @@ class NarrowingSearch:
             elif all(map(self._is_met, demands, branch.progress)):
                 return self._choose(branch)
             else:
-                stack.append(self._children(branch))
+                stack.append(children(branch))
         if any(option.plan.request.admin for demand in demands for option in demand.options):
             raise TooMuchWorkError("no devices were found that are different for all requests")
         return False
@@ -110,16 +137,26 @@ class NarrowingSearch:
 
     def taken(self, claim: int) -> Iterator[RequestPlan]:
         """Yield, for each request of a claim, itself or the subrequest that was taken."""
-        for place in range(len(self._planned[claim])):
-            yield self._taken[claim, place]
+        for request in range(len(self._planned[claim])):
+            yield self._taken[RequestPlace(claim, request)]
 
     @staticmethod
     def _is_met(demand: Demand, progress: Progress) -> bool:
-        return progress.option is not None and len(progress.chosen) == _count(demand, progress.option)
+        return progress.option is not None and len(progress.chosen) == demand.options[progress.option].count
 
-    def _children(self, branch: Branch) -> Iterator[Branch]:
-        """Yield what may be chosen next."""
-        if (narrowest := self._narrowest(branch)) is None:
+    def _with_subrequests(self, branch: Branch) -> Iterator[Branch]:
+        """Yield the choices of the first subrequest that is open, in their order; if none is open, those of devices."""
+        place = next((place for place, progress in enumerate(branch.progress) if progress.option is None), None)
+        if place is None:
+            yield from self._with_devices(branch)
+        elif not self._has_too_many(branch) and self._narrowest(branch) is not None:
+            for number in range(len(self._candidates.demands[place].options)):
+                progress = branch.progress[place]._replace(option=number)
+                yield branch._replace(progress=_replaced(branch.progress, place, progress))
+
+    def _with_devices(self, branch: Branch) -> Iterator[Branch]:
+        """Yield the choices of one more device for the demand with the fewest devices to spare."""
+        if self._has_too_many(branch) or (narrowest := self._narrowest(branch)) is None:
             return
         place, options = narrowest
         demand, progress = self._candidates.demands[place], branch.progress[place]
@@ -147,12 +184,11 @@ class NarrowingSearch:
         for mask in branch.blocked.values():
             with_counters &= ~mask
         narrowest: tuple[int, Options] | None = None
-        least, sizes = 0, [0] * len(self._planned)
-        wants = _Wants(self._candidates, self._spend)
+        least = 0
+        together = JointNeeds(self._candidates, self._room, branch.left, self._spend)
         self._spend(len(branch.blocked) // COMPARED)
         for place, (demand, progress) in enumerate(zip(self._candidates.demands, branch.progress, strict=True)):
             self._spend(1)
-            sizes[demand.claim] += demand.count if progress.option is None else _count(demand, progress.option)
             if self._is_met(demand, progress):
                 continue
             options: Options = []
@@ -161,18 +197,57 @@ class NarrowingSearch:
                 mask = option.devices & progress.rest & (free if option.plan.request.admin else with_counters)
                 for constraint in option.constraints:
                     mask &= branch.allowed[constraint]
-                wanted = _count(demand, number) - len(progress.chosen)
-                if mask.bit_count() >= wanted and (len(demand.options) == 1 or self._has_values(option, mask, wanted)):
+                if branch.shares and option.amounts and not option.plan.request.admin:
+                    mask = self._with_capacity(branch, option, mask)
+                wanted = option.count - len(progress.chosen)
+                if not self._has_enough(branch, option, mask, wanted):
+                    continue
+                if len(demand.options) == 1 or self._has_values(option, mask, wanted):
                     options.append((number, mask))
-            if not (options and wants.can_all_be_met_with(demand, progress, options)):
+            if not options:
                 return None
+            if len(options) == 1:
+                [(number, mask)] = options
+                option = demand.options[number]
+                if not together.can_be_met_with(option, mask, option.count - len(progress.chosen)):
+                    return None
             spare = sum(mask.bit_count() for _, mask in options) - demand.count + len(progress.chosen)
             if narrowest is None or spare < least:
                 narrowest, least = (place, options), spare
-        return narrowest if max(sizes) <= MAX_DEVICES else None
+        return narrowest
+
+    def _has_too_many(self, branch: Branch) -> bool:
+        """Return whether a claim would get too many devices. Without subrequests, the plans have compared it."""
+        if not self._sizes:
+            return False
+        sizes = self._sizes.copy()
+        for demand, progress in zip(self._candidates.demands, branch.progress, strict=True):
+            if len(demand.options) > 1:
+                count = demand.count if progress.option is None else demand.options[progress.option].count
+                sizes[demand.requests[0].claim] += count
+        return max(sizes) > MAX_DEVICES
+
+    def _with_capacity(self, branch: Branch, option: DemandOption, mask: Mask) -> Mask:
+        """Return the devices of a mask that have enough capacity left for one more share."""
+        self._spend(len(branch.shares) // COMPARED)
+        for device, taken in branch.shares.items():
+            if mask >> device & 1:
+                owner = self._candidates.devices[device]
+                held = self._choices.shared_capacity(owner)
+                for name, amount in option.amounts[device].items():
+                    if taken.get(name, 0) + amount + held.get(name, 0) > owner.capacity[name].value.amount:
+                        mask &= ~(1 << device)
+                        break
+        return mask
+
+    def _has_enough(self, branch: Branch, option: DemandOption, mask: Mask, wanted: int) -> bool:
+        """Return whether there may be enough devices, and enough left of their counters."""
+        if mask.bit_count() < wanted:
+            return False
+        return bool(option.plan.request.admin) or self._room.is_enough(branch.left, mask, wanted)
 
     def _has_values(self, option: DemandOption, mask: Mask, wanted: int) -> bool:
-        """Return whether there are enough values where all have to be different; for one option `_Wants` does."""
+        """Return whether there are enough values where all have to be different; for one option `JointNeeds` does."""
         for constraint in option.constraints:
             if values := self._candidates.values.get(constraint):
                 self._spend(len(values) // COMPARED)
@@ -210,7 +285,7 @@ class NarrowingSearch:
             equal = self._candidates.equal[constraint][device]
             allowed[constraint] &= ~equal if self._candidates.constraints[constraint].constraint.distinct else equal
         return Branch(
-            progress=(*branch.progress[:place], got, *branch.progress[place + 1 :]),
+            progress=_replaced(branch.progress, place, got),
             used=branch.used if shared else branch.used | 1 << device,
             allowed=tuple(allowed),
             left=left,
@@ -231,16 +306,23 @@ class NarrowingSearch:
 
     def _choose(self, branch: Branch) -> bool:
         """Choose the found devices, in the order of the requests; return whether the choices' rules allow it."""
-        chosen: dict[tuple[int, int], list[int]] = {}
+        chosen: dict[RequestPlace, list[int]] = {}
         for demand, progress in zip(self._candidates.demands, branch.progress, strict=True):
-            option, left = demand.options[progress.option or 0], list(progress.chosen)
+            left = list(progress.chosen)
             for place in demand.requests:
-                chosen[demand.claim, place], left = left[: option.count], left[option.count :]
-                self._taken[demand.claim, place] = self._planned[demand.claim][place].plans[progress.option or 0]
-        for key in sorted(chosen):
-            for device in chosen[key]:
-                if not self._choices.take(self._taken[key], self._candidates.devices[device]):
-                    raise TooMuchWorkError("no devices were found that all rules allow")
+                plan = self._planned[place.claim][place.request].plans[progress.option or 0]
+                self._taken[place] = plan
+                chosen[place], left = left[: count_of(plan)], left[count_of(plan) :]
+        wanted = [
+            (self._taken[place], self._candidates.devices[device])
+            for place in sorted(chosen)
+            for device in chosen[place]
+        ]
+        for number, (plan, device) in enumerate(wanted):
+            if not self._choices.take(plan, device):
+                for taken, _ in reversed(wanted[:number]):
+                    self._choices.undo(taken)
+                raise TooMuchWorkError("no devices were found that all rules allow")
         return True
 
     def _spend(self, steps: int) -> None:
@@ -249,42 +331,5 @@ class NarrowingSearch:
             raise TooMuchWorkError(f"no devices were found within {self._max_steps} steps")
 
 
-class _Wants:
-    """What several demands need of the same devices, or of devices with different values."""
-
-    def __init__(self, candidates: CandidateDevices, spend: Callable[[int], None]) -> None:
-        self._candidates, self._spend = candidates, spend
-        self._alike: dict[Mask, int] = {}
-        """Devices that are not shared -> how many demands want of exactly these."""
-        self._all, self._of_all = 0, NONE
-        self._differing: dict[int, tuple[int, Mask]] = {}
-        """Constraint that requires different values -> how many devices, and which devices may be allocated."""
-
-    def can_all_be_met_with(self, demand: Demand, progress: Progress, options: Options) -> bool:
-        """Add a demand, and return whether there are devices and values enough.
-
-        One with several options left does not count.
-        """
-        if len(options) > 1:
-            return True
-        [(number, mask)] = options
-        wanted = _count(demand, number) - len(progress.chosen)
-        if not mask & self._candidates.shared:
-            self._alike[mask] = self._alike.get(mask, 0) + wanted
-            self._all, self._of_all = self._all + wanted, self._of_all | mask
-            if self._alike[mask] > mask.bit_count() or self._all > self._of_all.bit_count():
-                return False
-        return all(self._has_values(constraint, mask, wanted) for constraint in demand.options[number].constraints)
-
-    def _has_values(self, constraint: int, mask: Mask, wanted: int) -> bool:
-        if (values := self._candidates.values.get(constraint)) is None:
-            return True
-        self._spend(len(values) // COMPARED)
-        before, of_those = self._differing.get(constraint, (0, NONE))
-        wanted, mask = before + wanted, of_those | mask
-        self._differing[constraint] = wanted, mask
-        return sum(1 for value in values if value & mask) >= wanted
-
-
-def _count(demand: Demand, option: int) -> int:
-    return demand.options[option].count * len(demand.requests)
+def _replaced(of_demands: tuple[Progress, ...], place: int, progress: Progress) -> tuple[Progress, ...]:
+    return (*of_demands[:place], progress, *of_demands[place + 1 :])

@@ -68,10 +68,15 @@ class RequestPlan:
         # As in Kubernetes this comes last: a selector that fails for a device of another node is an error, too.
         return matches and (not device.own_nodes or device.nodes.match(self.context.pools.node))
 
+    def cost_of(self, device: Device) -> int:
+        """Return how long it takes to try a device. Each capacity that is compared takes as long as the rest."""
+        is_compared = device.compares_capacity or self.request.capacity
+        return (len(device.capacity) or 1) if is_compared else 1
+
     def has_capacity(self, device: Device, held: Sequence[Mapping[str, int]]) -> bool:
         """Return whether the capacity for the request is left of a device; raise NodeError if it cannot be computed."""
         requested, fractional = self.request.capacity, self.context.features.fractional_ranges
-        if not (device.capacity or requested):
+        if not (requested or held or device.compares_capacity):
             return True
         try:
             amounts = capacity.consumed(device.capacity, requested, fractional=fractional)

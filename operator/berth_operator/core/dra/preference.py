@@ -37,6 +37,8 @@ class Preference:
         self._links = links or {}
         self._stock = Stock(pools, allocated)
         self._picked: list[Device] = []
+        self._matching: dict[Device, int] = {}
+        """How many recent requests match a device."""
         self.looks = 0
         """How many devices were compared."""
 
@@ -108,7 +110,9 @@ class Preference:
     def _rank(self, device: Device, scale: Mapping[str, int]) -> Rank:
         self.looks += 1
         cost = round(self._stock.cost(device, scale), DIGITS)
-        return bool(device.binding_conditions), cost, self._pools.selected.matching(device)
+        if device not in self._matching:
+            self._matching[device] = self._pools.selected.matching(device)
+        return bool(device.binding_conditions), cost, self._matching[device]
 
 
 def _without(devices: Sequence[Device], others: Sequence[Device]) -> list[Device]:

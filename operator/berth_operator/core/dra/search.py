@@ -13,7 +13,7 @@ from berth_operator.core.dra.errors import NodeError, TooMuchWorkError
 from berth_operator.core.dra.plans import MAX_DEVICES, Planned, RequestPlan
 
 MAX_STEPS: Final = 1_000_000
-"""Devices that are tried before a search is given up; each counts as many times as it has capacities."""
+"""Devices that are tried before a search is given up; each counts as many times as it has capacities to compare."""
 
 
 class SearchOutcome(Enum):
@@ -135,8 +135,7 @@ class Search:
             return SearchOutcome.TOO_MANY
         plan, devices, take = frame.plan, frame.plan.devices, self._choices.take
         for place in range(frame.next, frame.end):
-            # Each of its capacities takes as long as the rest.
-            self._steps_left -= len(devices[place].capacity) or 1
+            self._steps_left -= plan.cost_of(devices[place])
             if self._steps_left < 0:
                 raise TooMuchWorkError(f"no devices were found within {self._max_steps} steps")
             if take(plan, devices[place]):

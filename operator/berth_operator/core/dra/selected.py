@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
+from berth_operator.core.dra import near_names
 from berth_operator.core.dra.attribute_index import FAILED, NO, UNKNOWN, YES, AttributeIndex
 from berth_operator.core.dra.device_numbers import DeviceNumbers
 from berth_operator.core.dra.errors import ClaimError, NodeError, NoWorkError
@@ -120,7 +121,8 @@ class SelectorPair:
                 return False
             if state >= FAILED:
                 owner = self._owner(place, of_class, of_request)
-                raise NodeError(f"{owner} on device {device.id}: {expression.reasons[state - FAILED]}")
+                reason = expression.reasons[state - FAILED]
+                raise NodeError(f"{owner} on device {device.id}: {reason}{near_names.of_error(reason, device)}")
         return True
 
     def _owner(self, place: int, of_class: str, of_request: str) -> str:

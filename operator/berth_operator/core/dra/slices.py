@@ -27,6 +27,13 @@ class PoolID(NamedTuple):
         return f"{self.driver}/{self.pool}"
 
 
+class SliceOwner(NamedTuple):
+    """The node that a slice names, and the driver."""
+
+    node: str
+    driver: str
+
+
 class DeviceID(NamedTuple):
     """The identity of a device in the cluster."""
 
@@ -99,6 +106,8 @@ class Device:
     binding_failure_conditions: tuple[str, ...]
     shareable: bool
     """Whether it allows multiple allocations."""
+    compares_capacity: bool
+    """Whether its capacities decide even about a request that names none: it is shared, or they have policies."""
     unsupported: str
     """What selectors cannot evaluate of it, if anything."""
 
@@ -154,6 +163,13 @@ def read(raw: Mapping[str, Any]) -> Slice:
     )
 
 
+def owner(raw: Mapping[str, Any]) -> SliceOwner:
+    """Return the node and the driver of a ResourceSlice that may be unreadable; empty texts for what it lacks."""
+    spec = raw.get("spec") or {}
+    node, driver = spec.get("nodeName"), spec.get("driver")
+    return SliceOwner(node if isinstance(node, str) else "", driver if isinstance(driver, str) else "")
+
+
 def read_unknown(raw: Mapping[str, Any]) -> Slice:
     """Read only the pool and node of a ResourceSlice. The slice lists one unknown device.
 
@@ -199,6 +215,8 @@ def _device(item: Field, pool: PoolID, of_slice: Nodes | None) -> Device:
         binding_conditions=item.at("bindingConditions").texts(),
         binding_failure_conditions=item.at("bindingFailureConditions").texts(),
         shareable=shareable,
+        compares_capacity=shareable
+        or any(entry.policy is not None or entry.value.amount < 0 for entry in capacities.values()),
         unsupported=unsupported,
     )
 

@@ -16,6 +16,8 @@ class Work:
 
     def __init__(self, left: float = math.inf) -> None:
         self.left = left
+        self.within_limits = 0.0
+        """Work that was done within `limited`."""
         self.unfinished = False
         """Whether something was not computed because nothing was left, or because it waits for the worker process."""
         self.waits = False
@@ -93,4 +95,5 @@ class Work:
         try:
             yield goes_on
         finally:
+            self.within_limits += amount - self.left
             self.left, self.unfinished = left, unfinished or goes_on()

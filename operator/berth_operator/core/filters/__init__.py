@@ -26,6 +26,7 @@ from berth_operator.core.filters import (
     host_ports,
     injected,
     isolation,
+    kubelet_admission,
     measured_memory,
     namespace_limits,
     node_affinity,
@@ -98,7 +99,6 @@ def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
         injected,
         volume_claims,
         resource_claims,
-        dynamic_resources,
         namespace_limits,
         cordon,
         taints,
@@ -106,6 +106,9 @@ def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
         node_ready,
         node_selector,
         node_affinity,
+        kubelet_admission,
+        # After what no pod's end changes: evictions may free devices.
+        dynamic_resources,
         host_ports,
         isolation,
         # Before the Node's resources: its reasons are more specific, and a shortage in the Node's allocatable matters

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from berth_operator.core import allocators
-from berth_operator.core.allocators import Allocators
+from berth_operator.core.allocators import Allocators, candidates, shortage
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import extended_resources
@@ -13,8 +13,11 @@ from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
+from berth_operator.core.values import vendors
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
+
+CHANGED: Final = "node(s) have a Device that another client changed"
 
 
 class DeviceFilter:
@@ -50,7 +53,12 @@ class DeviceFilter:
 
     def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
         """Return the rows that could allocate every part of the request if all their cards were free."""
-        return _or_without_grants(fleet, request, self._allocators.could_pass(fleet, request))
+        mask = self._allocators.could_pass(fleet, request)
+        if any(map(candidates.by_kubelet, request.devices.parts)) and fleet.cards_by_claim.any():
+            mask = mask & ~shortage.by_claim(fleet)
+        if request.devices:
+            mask = mask & fleet.suits_vendor(request.devices)
+        return _or_without_grants(fleet, request, mask)
 
     def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
         """Yield the first requirements that rows do not meet, each with its rows; no row is yielded twice."""
@@ -68,14 +76,20 @@ class DeviceFilter:
 
     def _reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
         yield "node(s) have no Device", ~fleet.has_device
+        yield CHANGED, fleet.foreign
         # One text for all rows whose agents are silent, which time alone does not change.
-        silent = silence(fleet.heard[rejected & fleet.has_device & ~fleet.fresh])
-        yield f"node(s) have a Device that is not ready ({silent})", ~fleet.fresh
+        silent = ~fleet.fresh & ~fleet.foreign
+        since = silence(fleet.heard[rejected & fleet.has_device & silent])
+        yield f"node(s) have a Device that is not ready ({since})", silent
         suits = fleet.suits_vendor(request.devices)
         if request.devices.vendor:
-            yield f"node(s) have no {request.devices.vendor} devices", ~suits
-        for vendor, resource in fleet.own_resources.items():
-            yield f"node(s) have GPUs of {vendor}, which pods request by {resource}", ~suits & fleet.of_vendor(vendor)
+            yield f"node(s) have no GPUs of {vendors.title(request.devices.vendor)}", ~suits
+        for vendor in fleet.vendors_of(rejected & ~suits):
+            of_vendor, title = ~suits & fleet.of_vendor(vendor), vendors.title(vendor)
+            if resource := vendors.resource_of(vendor, fleet.kinds):
+                yield f"node(s) have GPUs of {title}, which pods request by {resource}", of_vendor
+            else:
+                yield f"node(s) have GPUs of {title}, which pods do not get by kubernetes.io/gpu", of_vendor
         yield from self._allocators.reasons(fleet, request, rejected & fleet.has_device & fleet.fresh & suits)
 
 

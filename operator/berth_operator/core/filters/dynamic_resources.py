@@ -2,8 +2,8 @@
 
 The same holds for the claim for extended resources that DeviceClasses provide on the node. If Berth has no own pools,
 it creates no claim for extended resources. Then a node does not pass if only a DeviceClass could provide an extended
-resource of the pod. As in kube-scheduler's DynamicResources, a resource in the node's allocatable comes from a device
-plugin, whatever DeviceClasses exist.
+resource of the pod, by devices that slices list for the node. As in kube-scheduler's DynamicResources, a resource in
+the node's allocatable comes from a device plugin, whatever DeviceClasses exist.
 
 An earlier attempt to bind a pod may have left the name of its deleted claim in the pod's status. Only the next claim
 replaces the name, and until then kubelet starts no container. So such a pod fits only where it gets a claim.
@@ -137,4 +137,4 @@ def _needing_claims(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Ma
     if fleet.device_classes and not fleet.claims.own:
         for name, _ in request.resources:
             if name in fleet.device_classes:
-                yield name, fleet.total(name) == 0
+                yield name, (fleet.total(name) == 0) & extended_resources.rows_of_class(fleet, name)

@@ -41,13 +41,22 @@ TRAITS: Final = Traits(
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows where the pod does not take its namespace over a limit."""
+    return _within(fleet, request, is_alone=False)
+
+
+def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows where the pod would be within the limits if its namespace held nothing else."""
+    return _within(fleet, request, is_alone=True)
+
+
+def _within(fleet: Fleet, request: PodRequest, *, is_alone: bool) -> Mask:
     limits = _limits(fleet, request)
     if not limits:
         return fleet.present
     if not needs_devices(fleet, request) and all(part.type != GPU for part in request.devices.parts):
         return fleet.present
     held = fleet.namespaces.held(request.identity.namespace)
-    if request.claims or held[UNKNOWN]:
+    if request.claims or (held[UNKNOWN] and not is_alone):
         return np.zeros_like(fleet.present)
     mask = fleet.present
     for rows in rows_by_class(fleet, request).values():
@@ -55,7 +64,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     if (counted := rows_by_count(fleet, request)) is not None:
         mask = mask & ~counted
     for name, limit in limits.items():
-        mask = mask & (_most(fleet, request, name) <= limit - held[name])
+        mask = mask & (_most(fleet, request, name) <= limit - (0 if is_alone else held[name]))
     return mask
 
 

@@ -47,7 +47,8 @@ def problem(fleet: Fleet, request: PodRequest) -> str:
     """Return the problem of the first claim that cannot be used; empty if all can."""
     for use in request.claims:
         if not use.claim:
-            return f'pod "{use.pod}": ResourceClaim not created yet'
+            made_of = f"; check that ResourceClaimTemplate {use.template} exists" if use.template else ""
+            return f'pod "{use.pod}": ResourceClaim not created yet{made_of}'
         claim, name = fleet.claims.claims.get(use.claim), use.claim.partition("/")[2]
         if claim is None:
             return f'could not find ResourceClaim "{use.claim}"'

@@ -3,7 +3,8 @@
 Devices are checked here as well as on the cards, because kubelet checks the Node. If the Node does not yet show the sum
 that Berth writes for new or healed cards, kubelet ends a pod for good (`OutOfkubernetes.io/gpu`). From a device
 plugin's resource (`nvidia.com/gpu`), kubelet allocates only what the plugin offers. If the Node does not have the
-resource, kubelet starts the pod without any device. A resource that a DeviceClass provides is not taken from the Node.
+resource, kubelet starts the pod without any device. A resource that a DeviceClass provides need not be free on the
+Node. But where a device plugin offers it, kubelet counts the pods that have it by class as users of what is offered.
 """
 
 from collections.abc import Iterator

@@ -28,6 +28,8 @@ class Traits:
 
     Advice about new nodes, and about a cluster without other pods, ignores it.
     """
+    ends_by_itself: bool = False
+    """Whether its rejections end after a while, so that a pod keeps its nominated node meanwhile."""
     capacity: bool = False
     """Whether it reads only the free resources and devices of a node, so that only its own pods matter."""
     partly_unresolvable: bool = False

@@ -38,7 +38,7 @@ from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 MAX_STEPS: Final = 5_000
-"""Devices that a search on one node tries in an order, each as many times as it has capacities.
+"""Devices that a search on one node tries in an order, each as many times as it has capacities that are compared.
 
 Devices that are certainly not allocated are left out before. Decision 33 has how long the search takes.
 """
@@ -104,9 +104,10 @@ def choose(
         return _chosen(fleet, row, needs, ())
     # Why the search found nothing is kept for equal pods.
     node, known = fleet.names[row], fleet.claims.supply.refusals(key_of(fleet, pod.request))
-    doublings = known.doublings.get(node, 0)
+    target, doublings = _target(fleet, row, grants, first_fit=first_fit), known.doublings.get(node, 0)
     try:
-        allocations = _allocate(_target(fleet, row, grants, first_fit=first_fit), needs.claims, doublings)
+        _check_size(target, needs.claims)
+        allocations = _allocate(target, needs.claims, doublings)
     except NoWorkError:
         return None
     except TooMuchWorkError as error:
@@ -134,17 +135,22 @@ def choose_together(
     there.
 
     Raises:
-        NoWorkError: the search could not be finished.
+        NoWorkError: there is no work left.
+        TooMuchWorkError: the search ended at its bound.
     """
     known, needs = set(elsewhere), []
     for pod in pods:
         needs.append(_needs(fleet, row, pod, known))
         known |= {claim.key for claim in needs[-1].claims}
+    target, claims = _target(fleet, row, first_fit=first_fit), [claim for of_pod in needs for claim in of_pod.claims]
     try:
-        allocations = _allocate(
-            _target(fleet, row, first_fit=first_fit), [claim for of_pod in needs for claim in of_pod.claims]
-        )
-    except NoWorkError:
+        _check_size(target, claims)
+    except AllocationError as error:
+        # The bounds are those of one pod: without them, the claims of several pods might fit.
+        raise TooMuchWorkError(str(error)) from error
+    try:
+        allocations = _allocate(target, claims)
+    except (NoWorkError, TooMuchWorkError):
         raise
     except AllocationError:
         return None
@@ -206,6 +212,29 @@ def _target(fleet: Fleet, row: int, grants: Collection[Grant] = (), *, first_fit
     return _Target(fleet=fleet, node=node, devices=devices, held=held, first_fit=first_fit)
 
 
+def _check_size(target: _Target, claims: Sequence[ClaimState]) -> None:
+    """Compare the number of requests with what may be compared before a search.
+
+    Raises:
+        ClaimError: there are too many selections of devices.
+        NodeError: there are too many requests for the devices of the node.
+    """
+    pools, looks = target.devices.pools, 0
+    choices = [choice for state in claims for alternatives in state.claim.requests for choice in alternatives.choices]
+    if (kinds := len({kind_of(target.fleet, request).selectors for request in choices})) > MAX_SELECTORS:
+        raise ClaimError(f"the pod's claims have {kinds} different selections of devices; allowed are {MAX_SELECTORS}")
+    for request in choices:
+        looks += len(pools.devices)
+        if request.mode == ALL:
+            # The capacity of each device for a request for all of them is compared before the search begins.
+            matched = pools.selected.of(kind_of(target.fleet, request).selectors)
+            wanted = (device for device in pools.devices if matched.get(device) is not False)
+            looks += sum(LOOKS_OF_MATCH + LOOKS_OF_CAPACITY * len(device.capacity) for device in wanted)
+    target.fleet.claims.supply.work.spend(len(choices))
+    if looks > MAX_LOOKS:
+        raise NodeError(f"the pod's claims have too many requests for {len(pools.devices)} devices on one node")
+
+
 def _allocate(target: _Target, claims: Sequence[ClaimState], doublings: int = 0) -> tuple[Allocation, ...] | None:
     """Return the devices that claims get, by a search; None if it found none.
 
@@ -219,23 +248,6 @@ def _allocate(target: _Target, claims: Sequence[ClaimState], doublings: int = 0)
     """
     supply, pools = target.fleet.claims.supply, target.devices.pools
     try:
-        choices = [
-            choice for state in claims for alternatives in state.claim.requests for choice in alternatives.choices
-        ]
-        if (kinds := len({kind_of(target.fleet, request).selectors for request in choices})) > MAX_SELECTORS:
-            raise ClaimError(
-                f"the pod's claims have {kinds} different selections of devices; allowed are {MAX_SELECTORS}"
-            )
-        looks = 0
-        for request in choices:
-            looks += len(pools.devices)
-            if request.mode == ALL:
-                # The capacity of each device for a request for all of them is compared before the search begins.
-                matched = pools.selected.of(kind_of(target.fleet, request).selectors)
-                wanted = (device for device in pools.devices if matched.get(device) is not False)
-                looks += sum(LOOKS_OF_MATCH + LOOKS_OF_CAPACITY * len(device.capacity) for device in wanted)
-        if looks > MAX_LOOKS:
-            raise NodeError(f"the pod's claims have too many requests for {len(pools.devices)} devices on one node")
         preferences: list[Preference] = []
 
         def prefer() -> Order:

@@ -30,7 +30,7 @@ from berth_operator.core.fleet.dra.node_devices import NodeDevices
 from berth_operator.core.fleet.dra.withheld import NOTHING_HELD, Held
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.held_devices import held_devices
-from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.fleet.nodes.cards import Indices, Mask
 from berth_operator.core.values.request import NodeTerm, PodRequest
 
 Points = npt.NDArray[np.int64]
@@ -117,6 +117,16 @@ def rows_with_possible_devices(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
+def rows_not_counted(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows whose devices are not counted for a request of the pod, because the work was used up."""
+    mask = np.zeros_like(fleet.present)
+    for alternatives, _ in _counted_requests(fleet, request):
+        for choice in alternatives.choices:
+            stale = _counted(fleet, kind_of(fleet, choice)).stale or ()
+            mask[[fleet.rows[node] for node in stale if node in fleet.rows]] = True
+    return mask
+
+
 def missing_devices(fleet: Fleet, request: PodRequest) -> Points:
     """Return how many devices each row lacks at least, of the devices that claims and pods hold."""
     missing: Points = np.zeros(len(fleet.names), np.int64)
@@ -149,12 +159,21 @@ def _wanted(fleet: Fleet, requests: Sequence[tuple[Alternatives, Mask]]) -> dict
 
 def pods_per_row(fleet: Fleet, request: PodRequest, shared: Collection[str]) -> Points:
     """Return how many such pods each row has devices for, or more. `shared` claims count once for all pods."""
-    pods = np.full(len(fleet.names), UNLIMITED, np.int64)
+    everywhere = np.arange(len(fleet.names))
+    return pods_once_freed(fleet, request, shared, everywhere, np.zeros_like(everywhere))
+
+
+def pods_once_freed(fleet: Fleet, request: PodRequest, shared: Collection[str], rows: Indices, freed: Points) -> Points:
+    """Return how many such pods some rows have devices for, or more, once so many more devices are free there."""
+    pods = np.full(len(rows), UNLIMITED, np.int64)
     for kind, amounts in _wanted(fleet, list(_counted_requests(fleet, request, shared))).items():
-        counts = _counted(fleet, kind)
+        counts, wanted = _counted(fleet, kind), amounts[rows]
+        devices: Points = np.minimum(counts.devices[rows] + freed, np.maximum(counts.possible, counts.devices)[rows])
+        # One of them may free several.
+        devices = np.where(counts.divided[rows] & (freed > 0), UNLIMITED, devices)
         # Who wants all devices leaves none.
-        of_kind = np.minimum(counts.devices, 1) if kind.wants_all else counts.devices // np.maximum(amounts, 1)
-        pods = np.where(counts.shared | (amounts == 0), pods, np.minimum(pods, of_kind))
+        of_kind = np.minimum(devices, 1) if kind.wants_all else devices // np.maximum(wanted, 1)
+        pods = np.where(counts.shared[rows] | (wanted == 0), pods, np.minimum(pods, of_kind))
     return pods
 
 
@@ -243,6 +262,14 @@ def waste(fleet: Fleet, request: PodRequest) -> list[Points]:
 def refusals(fleet: Fleet, request: PodRequest) -> dict[str, str]:
     """Return why a search found nothing, by node."""
     return fleet.claims.supply.refusals(key_of(fleet, request)).by_node
+
+
+def nodes_not_searched(fleet: Fleet, request: PodRequest) -> set[str]:
+    """Return the nodes where a search ended at its bound. It is unknown whether they have the devices."""
+    if not is_searched(fleet, request):
+        return set()
+    known = fleet.claims.supply.refusals(key_of(fleet, request))
+    return known.by_node.keys() & known.doublings.keys()
 
 
 def refusal(fleet: Fleet, request: PodRequest) -> str:

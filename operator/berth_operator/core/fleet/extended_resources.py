@@ -10,13 +10,10 @@ like every extended resource, and kubelet chooses the devices.
 """
 
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
-from berth_api.names import CARDS_BY_CLAIMS, CARDS_BY_SHARES, CARDS_KEY
 from berth_api.request import vendor_of
-from berth_api.values.selectors import Requirement
 from berth_operator.core.dra import extended
 from berth_operator.core.dra.extended import RequestMapping
 from berth_operator.core.dra.requests import Alternatives, ResourceClaim
@@ -26,8 +23,6 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.inventory import DEFAULT_VENDOR
 from berth_operator.core.values.request import PendingPod, PodRequest
-
-_BY_CLAIMS: Final = Requirement(key=CARDS_KEY, values=(CARDS_BY_CLAIMS, CARDS_BY_SHARES))
 
 
 def rows_by_class(fleet: Fleet, request: PodRequest) -> dict[str, Mask]:
@@ -45,12 +40,23 @@ def rows_by_class(fleet: Fleet, request: PodRequest) -> dict[str, Mask]:
     return rows
 
 
+def rows_of_class(fleet: Fleet, name: str) -> Mask:
+    """Return the rows for which slices list a device of the DeviceClass that provides an extended resource."""
+    device_class = fleet.claims.classes.get(fleet.device_classes[name])
+    nodes = fleet.claims.supply.nodes_matching(() if device_class is None else device_class.selectors)
+    if nodes is None:
+        return fleet.present
+    mask = np.zeros_like(fleet.present)
+    mask[[fleet.rows[node] for node in nodes if node in fleet.rows]] = True
+    return mask
+
+
 def _without_cards(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows without cards by name: their label says so, or no Device lists cards of the pod's types."""
     mask = np.ones(len(fleet.names), np.bool_)
     for part in request.devices.parts:
         mask &= ~fleet.cards[part.type].present.any(axis=1)
-    return mask | fleet.labels.meeting(_BY_CLAIMS)
+    return mask | fleet.cards_by_claim
 
 
 def reporting(fleet: Fleet, request: PodRequest) -> Mask:

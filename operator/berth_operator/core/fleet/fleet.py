@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.allocation import REPLICAS, Grant, partitions
-from berth_api.names import GPU
+from berth_api.names import CARDS_BY_CLAIMS, CARDS_BY_SHARES, CARDS_KEY, GPU
 from berth_api.request import BUILT_IN, NVIDIA_GPU, DeviceRequest, Kinds
 from berth_api.request.isolation import MPS
 from berth_api.request.model import NO_ALIASES, ModelAliases, ModelConstraint
@@ -48,7 +48,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.gpu_metrics import Values
 from berth_operator.core.values.inventory import ANY_VENDOR, NO_DEVICE, DeviceInventory, NodeInfo
 from berth_operator.core.values.request import Taint
-from berth_operator.core.values.vendors import own_resources
+from berth_operator.core.values.vendors import gives_shares
 
 ROWS: Final = 16
 """The initial number of rows."""
@@ -64,6 +64,7 @@ _EVERYWHERE: Final = (CPU, MEMORY, PODS)
 _OF_DEVICES: Final = (
     "has_device",
     "vendor",
+    "without_shares",
     "partitions",
     "partitions_only",
     "mig_single",
@@ -98,7 +99,6 @@ class Fleet(NodeColumns):
         self._own = node_columns(rows, len(self.resources))
         columns.show(self._own, self)
         self.kinds, self.cards = kinds, _cards(rows, kinds)
-        self.own_resources = own_resources(kinds)
         self.intern_table = InternTable()
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""
@@ -110,6 +110,11 @@ class Fleet(NodeColumns):
         """UIDs of placed pods that are being deleted, even if the API server does not show it yet."""
         self.overdue: set[str] = set()
         """UIDs of charges of pods that were deleted so long ago that they may never leave."""
+        self.undeletable: set[str] = set()
+        """UIDs of pods that the API server has recently refused to delete."""
+        self.rejecting: dict[str, Mapping[str, str]] = {}
+        """Controller (`lost_places.preemptor_of_pod`) whose pods kubelets have rejected -> node to which none of them
+        is bound now -> its kubelet's last reason. The inner mappings are replaced, never modified."""
         self.mps_pods_placed = 0
         """The sum of `mps_pods`. Filters check it first, because it is 0 in most fleets."""
         self.priorities: Counter[int] = Counter()
@@ -130,7 +135,7 @@ class Fleet(NodeColumns):
         self._frozen: dict[str, Mapping[tuple[str, int], str]] = {}
         self._slices_apart_for = ""
         self._free_rows = list(range(rows - 1, -1, -1))
-        self._words: dict[str, int] = {ANY_VENDOR: 0}
+        self._vendors: dict[str, int] = {ANY_VENDOR: 0}
         self._accepting = _NOTHING_ACCEPTED
         self._model_masks: SizedCache[ModelConstraint, Mask] = SizedCache(MAX_MODEL_MASKS)
         self._taints: KeyedMasks[Taint] = KeyedMasks(rows)
@@ -146,6 +151,7 @@ class Fleet(NodeColumns):
         self.claims.supply.node_changed(node.name)
         own.present[row], own.ready[row], own.cordoned[row] = True, node.ready, node.cordoned
         own.unreachable[row] = node.unreachable
+        own.cards_by_claim[row] = node.labels.get(CARDS_KEY) in (CARDS_BY_CLAIMS, CARDS_BY_SHARES)
         self._set_node_policy(row, partitions_only=partitions.partitions_only(node.labels))
         self.images.put(row, node.images)
         self._features.put(row, node.features)
@@ -161,11 +167,11 @@ class Fleet(NodeColumns):
             self._set_node_policy(row, partitions_only=False)
             self._drop_if_empty(name)
 
-    def set_fresh(self, name: str, *, fresh: bool) -> None:
-        """Set whether the node's agent is alive; ignore unknown nodes."""
+    def set_fresh(self, name: str, *, fresh: bool, foreign: bool = False) -> None:
+        """Set whether the node's agent is alive, and whether its Device has foreign values; ignore unknown nodes."""
         if (row := self.rows.get(name)) is not None:
             self.column_cache.alter(row)
-            self._own.fresh[row] = fresh
+            self._own.fresh[row], self._own.foreign[row] = fresh and not foreign, fresh and foreign
 
     def set_agent(self, name: str, *, has_agent: bool) -> bool:
         """Set whether an agent's Lease or pod is on a node, unless it is unknown; return whether that has changed."""
@@ -261,6 +267,7 @@ class Fleet(NodeColumns):
     def _set_device_columns(self, row: int, inventory: DeviceInventory) -> None:
         own = self._own
         own.vendor[row] = self._intern(inventory.vendor)
+        own.without_shares[row] = not gives_shares(inventory.vendor, self.kinds)
         own.partitions[row] = self.intern_table.tables.number(inventory.partitions)
         own.device_decides[row] = inventory.partitions_only is not None
         own.partitions_only[row] = (
@@ -344,6 +351,13 @@ class Fleet(NodeColumns):
             chain(*(of_claim.unknown for of_claim in held)),
         )
         return replace(charge, grants=(*charge.grants, *grants), unknown=(*charge.unknown, *unknown))
+
+    def grants_held(self, charge: Charge) -> Iterator[Grant]:
+        """Yield the grants of a placed pod, then the grants of the claims on its node that are reserved for it."""
+        yield from charge.grants
+        for claim in self.claims.of_pod(charge.uid):
+            if (of_claim := self.charges.get(claim_uid(charge.node, claim.uid))) is not None:
+                yield from of_claim.grants
 
     def left_behind(self) -> list[Charge]:
         """Return the charge of claims that are about to be deallocated."""
@@ -508,7 +522,7 @@ class Fleet(NodeColumns):
         deep = {
             "rows": rows,
             "placed_pods": self.placed_pods.copy(),
-            "cards": {device_type: cards.copy() for device_type, cards in self.cards.items()},
+            "cards": {device_type: cards.copy(self.cards_by_claim) for device_type, cards in self.cards.items()},
             "intern_table": self.intern_table.copy(),
             "labels": self.labels.copy(),
             "affinity_index": self.affinity_index.copy(),
@@ -532,7 +546,7 @@ class Fleet(NodeColumns):
         return self._copied(
             columns.each_by(self._own, lambda values: values.take(rows, -1)),
             names=list(map(self.names.__getitem__, rows.tolist())),
-            cards={device_type: of_type.excerpt(rows) for device_type, of_type in cards.items()},
+            cards={device_type: of_type.excerpt(rows, self.cards_by_claim) for device_type, of_type in cards.items()},
         )
 
     def _copied(self, own: NodeColumns, **parts: object) -> Self:
@@ -692,17 +706,22 @@ class Fleet(NodeColumns):
 
     def of_vendor(self, vendor: str, rows: Rows = ALL) -> Mask:
         """Return the rows whose Device is of this vendor."""
-        matching: Mask = self.vendor[rows] == self._words.get(vendor, -1)
+        matching: Mask = self.vendor[rows] == self._vendors.get(vendor, -1)
         return matching
 
     def suits_vendor(self, devices: DeviceRequest, rows: Rows = ALL) -> Mask:
         """Return the rows whose Device is of a vendor that may serve a request."""
-        if devices.vendor or all(part.type != GPU for part in devices.parts):
-            return self.of_vendor(devices.vendor, rows) if devices.vendor else np.ones_like(self.vendor[rows], np.bool_)
-        mask: Mask = np.ones_like(self.vendor[rows], np.bool_)
-        for vendor in self.own_resources:
-            mask &= ~self.of_vendor(vendor, rows)
-        return mask
+        if devices.vendor:
+            return self.of_vendor(devices.vendor, rows)
+        without_shares: Mask = self.without_shares[rows]
+        if any(part.type == GPU for part in devices.parts):
+            return ~without_shares
+        return np.ones_like(without_shares)
+
+    def vendors_of(self, rows: Mask) -> Iterator[str]:
+        """Yield the vendors of the Devices of these rows."""
+        numbers = set(np.unique(self.vendor[rows]).tolist()) if rows.any() else ()
+        return (vendor for vendor, number in self._vendors.items() if number in numbers)
 
     @property
     def models(self) -> int:
@@ -729,7 +748,7 @@ class Fleet(NodeColumns):
         self.names[row] = name
         self.volumes.enter(row, name)
         # Nothing is allocated until the lifecycle controller has seen that the agent is alive.
-        self._own.fresh[row], self._own.heard[row] = False, 0
+        self._own.fresh[row], self._own.foreign[row], self._own.heard[row] = False, False, 0
         self._own.starting[row] = self._own.was_used[row] = self._own.has_agent[row] = False
         self.set_refused(name, ())
         return row
@@ -807,5 +826,5 @@ class Fleet(NodeColumns):
         columns.show(self._own, self)
         self.resources = {name: index for index, name in enumerate(kept)}
 
-    def _intern(self, text: str) -> int:
-        return self._words.setdefault(text, len(self._words))
+    def _intern(self, vendor: str) -> int:
+        return self._vendors.setdefault(vendor, len(self._vendors))

@@ -18,7 +18,8 @@ from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
 
 FOREIGN: Final = "processes that hold no card"
-"""The pod name in charges for processes outside Kubernetes, and for pods that use cards which they do not hold."""
+"""The pod name in charges for processes outside Kubernetes, for pods that use cards which they do not hold, and for
+cards that containers may have by ids which do not show the card."""
 BEYOND: Final = 2**31 - 1
 """A priority above any pod's priority, for charges without an existing pod, so that they are never victims."""
 
@@ -134,9 +135,13 @@ def _at_least(grant: Grant, whole: Mapping[KubeletDevice, Grant]) -> Grant:
     return grant
 
 
-def leftover_charge(fleet: Fleet, actual: ActualAllocation) -> Charge | None:
-    """Return a charge for a deleted pod's devices, because its containers may still run; None if it holds nothing."""
-    grants = _grants(fleet, actual.node, (device for device in actual.devices if device.type in fleet.cards))
+def leftover_charge(fleet: Fleet, actual: ActualAllocation, grants: tuple[Grant, ...] | None = None) -> Charge | None:
+    """Return a charge for a deleted pod's devices, because its containers may still run; None if it holds nothing.
+
+    Without `grants`, what it had of each card is not known, and the cards are charged as a whole.
+    """
+    if grants is None:
+        grants = _grants(fleet, actual.node, (device for device in actual.devices if device.type in fleet.cards))
     uid = leftover_uid(actual.node, actual.uid)
     return Charge(uid=uid, pod=actual.pod, node=actual.node, grants=grants, priority=BEYOND) if grants else None
 
@@ -160,7 +165,7 @@ def leaves_soon(fleet: Fleet, charge: Charge) -> bool:
 
 
 def foreign_charge(fleet: Fleet, node: str, used: Iterable[KubeletDevice]) -> Charge | None:
-    """Return a charge for the cards, as a whole, that processes use which do not hold them; None if there are none."""
+    """Return a charge for the cards, as a whole, that are in use without a known holder; None if there are none."""
     grants = _grants(fleet, node, (device for device in used if device.type in fleet.cards))
     if not grants:
         return None

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.allocation import Grant
-from berth_api.request import GpuVendor, Kind, Kinds, Part
+from berth_api.request import BUILT_IN, GpuVendor, Kind, Kinds, Part
 from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
@@ -115,6 +115,7 @@ def kinds_of(
     units: Mapping[str, int] = USUAL_UNITS,
     nics: Mapping[str, int] = NO_NICS,
     gpus: Mapping[str, GpuVendor] = NO_GPUS,
+    gpu_vendors: frozenset[str] = BUILT_IN.gpu_vendors,
 ) -> Kinds:
-    """Return the built-in device types and the plug-ins' types, and what other resources mean."""
-    return Kinds(tuple(plugin.kind for plugin in plugins.values()), units, nics, gpus)
+    """Return the built-in device types and the plug-ins' types, and the meaning of resources."""
+    return Kinds(tuple(plugin.kind for plugin in plugins.values()), units, nics, gpus, gpu_vendors)

@@ -10,7 +10,8 @@ after a previous leader ended between Bindings. Both cases have a deadline, so n
 
 A gang that has formed stays formed while one member has a node and is not terminating. It is never aborted, and each
 further member, including a replacement, is decided on its own. After the last of these members has left, the next
-member that gets a node begins a new *generation*, which must form again.
+member that gets a node begins a new *generation*, which must form again. Members that have succeeded count, also after
+they are deleted (`gone_members`).
 
 A gang that a previous leader bound is judged once, by the records on its members (`core.values.bound_with`). It has
 formed unless the records prove the contrary. The gang gets a deadline only if they do.
@@ -22,18 +23,24 @@ is known what they request: all must get places.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from berth_api.names import POD_GROUP_GROUP, POD_GROUP_MIN_MEMBER
+from berth_api.objects.leader_lease import SucceededMembers
+from berth_api.values.backoff import ExponentialBackoff
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang, too_few
-from berth_operator.core.queue import group_rules
-from berth_operator.core.queue.queue import pause
+from berth_operator.core.queue import gone_members, group_rules
+from berth_operator.core.queue.gone_members import GoneMembers, LeftGangs, is_final
+from berth_operator.core.queue.newest import age, newest_revisions, revision
+from berth_operator.core.queue.queue import MAX_BACKOFF, pause
 from berth_operator.core.values import bound_with
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.controller_gangs import EQUAL, replica_of
+from berth_operator.core.values.owner import NO_OWNER, Owner
+from berth_operator.core.values.pod_admission import PodAdmission
 from berth_operator.core.values.request import Membership, PendingPod
 
 SETTLE: Final = 2.0
@@ -42,9 +49,8 @@ PATIENCE: Final = 30.0
 """Seconds without a new member after which a controller's gang no longer waits for missing members."""
 FREE_ABORTS: Final = 2
 """How often a gang's members may be deleted in vain before it has to wait: their controller creates them again."""
-FIRST_PAUSE: Final = 60.0
-LONGEST_PAUSE: Final = 1800.0
-"""Seconds of the wait after that; it doubles each time."""
+BACKOFF: Final = ExponentialBackoff(first=60.0, longest=1800.0)
+"""After that."""
 MAX_ABORTED: Final = 1024
 """Aborted gangs that are remembered. The gang that was aborted first is forgotten first."""
 
@@ -62,6 +68,18 @@ class LaterMembers:
     count: int
     pod: PendingPod | None = None
     """One of them; None if they request the same as the members that come first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StillToCome:
+    """How many pods come after the members of a gang."""
+
+    count: int
+    """All of them."""
+    without_node: int
+    """Those without a node."""
+    missing: int
+    """Those that do not exist yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +161,10 @@ class _Entry:
     held: dict[str, _Held] = field(default_factory=dict)
     ended: dict[str, bool] = field(default_factory=dict)
     """UID -> whether it succeeded."""
+    final: set[str] = field(default_factory=set)
+    """UIDs of the ended members that succeeded and whose controllers never create them again."""
+    gone: GoneMembers = field(default_factory=GoneMembers)
+    """Such members that were deleted."""
     gated: set[str] = field(default_factory=set)
     """UIDs of the members with scheduling gates, which keep the others waiting."""
     version: int = 0
@@ -198,17 +220,24 @@ class _Entry:
 
         While the gang forms, these are the members that it was decided with. Other members only replace members that
         are gone. So the decided members that still wait show the next leader whether the gang has formed.
+
+        Before, members of earlier revisions with another minimum only fill up the newest revision. A StatefulSet
+        replaces one pod after the other, so the newest revision alone may never be complete.
         """
         idle = self.idle
-        if self.formed or not (self.needs and self.stays):
+        if not self.formed and self.needs and self.stays:
+            needed = [pod for pod in idle if bound_with.id_of(pod.uid) in self.needs]
+            others = [pod for pod in idle if bound_with.id_of(pod.uid) not in self.needs]
+        elif others := self.outdated:
+            uids = {pod.uid for pod in others}
+            needed = [pod for pod in idle if pod.uid not in uids]
+        else:
             return idle
-        needed = [pod for pod in idle if bound_with.id_of(pod.uid) in self.needs]
-        others = [pod for pod in idle if bound_with.id_of(pod.uid) not in self.needs]
         return [*needed, *others[: max(0, self.minimum - self.placed - len(needed))]]
 
     @property
     def succeeded(self) -> int:
-        return sum(self.ended.values())
+        return sum(self.ended.values()) + self.gone.count
 
     @property
     def placed(self) -> int:
@@ -219,10 +248,28 @@ class _Entry:
         return self.succeeded + sum(each.stays and each.bound for each in self.held.values())
 
     @property
+    def members(self) -> list[PendingPod | Charge]:
+        """Return the members that wait or have a node."""
+        return [*self.waiting.values(), *(each.charge for each in self.held.values())]
+
+    @property
     def minima(self) -> set[int]:
-        """Return the values of the members' annotation for the minimum."""
-        memberships = [pod.gang for pod in self.waiting.values()] + [each.charge.gang for each in self.held.values()]
-        return {each.minimum for each in memberships if each is not None and each.minimum is not None}
+        """Return the values of the members' annotation for the minimum; only of newest revisions, if they differ."""
+        members = self.members
+        minima = _minima(members)
+        if len(minima) <= 1 or self.gang.controller:
+            return minima
+        newest = newest_revisions(self.waiting.values(), (each.charge for each in self.held.values()))
+        return _minima([member for member in members if revision(member) in newest])
+
+    @property
+    def outdated(self) -> list[PendingPod]:
+        """Return the waiting members of earlier revisions with another minimum than the newest, the newest first."""
+        if self.formed or self.group is not None or self.gang.controller or len(_minima(self.members)) <= 1:
+            return []
+        newest = newest_revisions(self.waiting.values(), (each.charge for each in self.held.values()))
+        outdated = [pod for pod in self.idle if revision(pod) not in newest]
+        return sorted(outdated, key=age, reverse=True)
 
     @property
     def minimum(self) -> int:
@@ -299,8 +346,21 @@ _NO_ENTRY: Final = _Entry(gang=Membership(group=""))
 class GangTracker:
     """All gangs; `now` is a monotonic clock in seconds."""
 
-    def __init__(self, *, timeout: float) -> None:
-        self._timeout = timeout
+    def __init__(
+        self,
+        *,
+        timeout: float,
+        priority_of: Callable[[PodAdmission], tuple[int, bool] | None] = lambda _: None,
+        may_preempt: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Create a tracker.
+
+        Args:
+            timeout: seconds that a gang may stay bound in part, where its PodGroup sets none.
+            priority_of: returns the priority that pods will get, and whether they preempt; None if it is not known.
+            may_preempt: returns whether pods may be evicted for pods that do not exist yet.
+        """
+        self._timeout, self._priority_of, self._may_preempt = timeout, priority_of, may_preempt
         self._entries: dict[str, _Entry] = {}
         self._of_replicas: dict[tuple[str, str], tuple[Group, int]] = {}
         """(kind, namespace/name) of an object that defines equal gangs -> one that has its name, and how many."""
@@ -312,6 +372,7 @@ class GangTracker:
         """Keys of the unsettled gangs: some members wait, or it has not formed."""
         self._aborted: dict[str, tuple[int, float]] = {}
         """Key of a gang whose members were deleted -> how often since it last formed, and when it may try again."""
+        self._left = LeftGangs()
 
     # --- events -----------------------------------------------------------------------------------------------
 
@@ -364,7 +425,7 @@ class GangTracker:
 
     def wait(self, pod: PendingPod, gang: Membership) -> None:
         """Record that a member waits, or has changed while it waits."""
-        entry = self._join(pod.uid, gang)
+        entry = self._join(pod.uid, gang, pod.owner)
         before = entry.waiting.get(pod.uid)
         entry.waiting[pod.uid] = pod
         if before is None or _place(before) != _place(pod):
@@ -403,7 +464,7 @@ class GangTracker:
 
         `is_ours`: whether Berth bound the member. `record`: the members with which it was bound.
         """
-        entry = self._join(charge.uid, gang)
+        entry = self._join(charge.uid, gang, charge.owner)
         before = entry.held.get(charge.uid)
         if before is None and not entry.stays:
             _begin_generation(entry, found=bound)
@@ -429,19 +490,24 @@ class GangTracker:
             self._changed(entry)
             self._leave(uid, entry)
 
-    def end(self, uid: str, gang: Membership, *, succeeded: bool) -> None:
+    def end(self, uid: str, gang: Membership, *, succeeded: bool, owner: Owner = NO_OWNER) -> None:
         """Record that a member has ended."""
-        entry = self._join(uid, gang)
+        entry = self._join(uid, gang, owner)
+        if succeeded and is_final(owner):
+            entry.final.add(uid)
         # The watch of bound pods may be behind: do not count the member twice.
         released = entry.held.pop(uid, None)
         if released is not None or entry.ended.get(uid) != succeeded:
             entry.ended[uid] = succeeded
             self._changed(entry)
 
-    def remove_ended(self, uid: str) -> None:
-        """Record that a member that had ended was deleted."""
+    def remove_ended(self, uid: str, *, is_followed: bool = True) -> None:
+        """Record that a member that had ended was deleted, or that its pods are not followed any more."""
         if (entry := self._entry_of(uid)) is not None and uid in entry.ended:
             del entry.ended[uid]
+            if uid in entry.final:
+                entry.final.remove(uid)
+                entry.gone.count += is_followed
             self._changed(entry)
             self._leave(uid, entry)
 
@@ -519,13 +585,21 @@ class GangTracker:
         like: PendingPod | Charge = members[0] if members else bound[0]
         joined_entries = [self._entries.get(part.gang.key, _NO_ENTRY) for part in later]
         exists = [joined.size if is_first else joined.placed for joined in joined_entries]
-        state = entry.version, is_first, like, len(members), *exists
+        of_templates = [
+            self._priority_of(part.pod.admission) if part.pod and part.pod.admission else None for part in later
+        ]
+        state = entry.version, is_first, like, len(members), *exists, *of_templates, self._may_preempt()
         if entry.expected is not None and entry.expected[0] == state:
             return entry.expected[1]
         pods: list[PendingPod] = []
-        for part, joined, exist in zip(later, joined_entries, exists, strict=True):
+        for part, joined, exist, found in zip(later, joined_entries, exists, of_templates, strict=True):
             left = min(part.count, missing) if joined is entry else max(0, part.count - exist)
             templates = [part.pod] if part.pod is not None else members
+            # No pods are evicted for an unknown class. The object confirms the number: a pod may state any size.
+            priorities = [found or (like.priority, False)]
+            if part.pod is None:
+                priorities = [(pod.priority, pod.preempts) for pod in members]
+            is_confirmed = entry.group is not None and self._may_preempt()
             numbers = range(part.count - left, part.count) if templates else range(0)
             pods += (
                 replace(
@@ -533,11 +607,10 @@ class GangTracker:
                     uid=f"{part.gang.key}:{number}",
                     name=f"{part.gang.name}:{number}",  # no pod's name has a colon
                     scheduler=like.scheduler,
-                    priority=like.priority,
+                    priority=min(priorities[number % len(templates)][0], like.priority),
                     gang=gang,
                     workload=part.gang.key,
-                    # A pod may state any size: without an object that confirms it, no pods are evicted for it.
-                    preempts=templates[number % len(templates)].preempts and entry.group is not None,
+                    preempts=is_confirmed and priorities[number % len(templates)][1],
                     nominated_node="",
                     reserved_node="",
                 )
@@ -545,6 +618,36 @@ class GangTracker:
             )
         entry.expected = state, tuple(pods)
         return entry.expected[1]
+
+    def still_to_come(self, gang: Membership) -> dict[str, StillToCome]:
+        """Return how many pods come after the members of a gang, by the key of the gang that they join."""
+        entry = self._entries.get(gang.key, _NO_ENTRY)
+        parts = entry.group.later if entry.group else (LaterMembers(gang=gang, count=max(0, entry.of_all - 1)),)
+        left: dict[str, StillToCome] = {}
+        for part in parts:
+            joined = self._entries.get(part.gang.key, _NO_ENTRY)
+            # Members that come first are no later ones of their own gang.
+            first = max(0, joined.of_all - part.count) if joined is entry else 0
+            counts = joined.placed - first, joined.size - first
+            without_node, missing = (max(0, part.count - max(0, count)) for count in counts)
+            left[part.gang.key] = StillToCome(count=part.count, without_node=without_node, missing=missing)
+        return left
+
+    def living(self, gang: Membership) -> frozenset[str]:
+        """Return the UIDs of the members that wait, have a node and stay, or have succeeded."""
+        entry = self._entries.get(gang.key, _NO_ENTRY)
+        staying = (uid for uid, each in entry.held.items() if each.stays)
+        succeeded = (uid for uid, has_succeeded in entry.ended.items() if has_succeeded)
+        return frozenset([*entry.waiting.keys() - entry.held.keys(), *staying, *succeeded])
+
+    def has_object(self, gang: Membership) -> bool:
+        """Return whether the object exists that defines a gang, or others of its kind."""
+        owner, _ = replica_of(gang.controller, gang.group) or ("", 0)
+        return self.is_confirmed(gang) or (gang.controller, owner) in self._of_replicas
+
+    def is_confirmed(self, gang: Membership) -> bool:
+        """Return whether an object defines a gang."""
+        return self._entries.get(gang.key, _NO_ENTRY).group is not None
 
     def put_request(self, pod: PendingPod) -> None:
         """Record what a bound member requested, for the members that come later."""
@@ -570,10 +673,18 @@ class GangTracker:
             problem = self._lacks(entry, entry.candidates) or self._pause(entry, now) if (idle := entry.idle) else ""
             if not problem:
                 entry.unready_since = None
+                yield from self._left_out(entry)
             elif entry.unready_since is None:
                 entry.unready_since = now
             elif now - entry.unready_since >= SETTLE:
                 yield problem, idle
+
+    @staticmethod
+    def _left_out(entry: _Entry) -> Iterator[tuple[str, list[PendingPod]]]:
+        """Yield the members of earlier revisions that are not decided with the newest, with the reason."""
+        candidates = {pod.uid for pod in entry.candidates} if (outdated := entry.outdated) else ()
+        if left := [pod for pod in outdated if pod.uid not in candidates]:
+            yield f"{entry.key}: waiting for the members of a newer revision, whose minimum is {entry.minimum}", left
 
     def completed(self, now: float) -> list[Membership]:
         """Return the controllers' gangs that no longer wait for missing members, since now."""
@@ -640,12 +751,12 @@ class GangTracker:
         entry = self._entry_of(uid)
         return entry.deadline if entry is not None else None
 
-    def back_off(self, gang: Membership, now: float) -> None:
+    def back_off(self, gang: Membership, now: float, longest: float = MAX_BACKOFF) -> None:
         """Start the gang's back-off, which gets longer each time."""
         entry = self._entries.get(gang.key)
         if entry is not None and entry.resume_at <= now:
             entry.tries += 1
-            entry.resume_at = now + pause(entry.tries)
+            entry.resume_at = now + pause(entry.tries, longest)
 
     def resumed(self, now: float) -> list[Membership]:
         """Return the gangs whose back-off has just ended."""
@@ -654,6 +765,26 @@ class GangTracker:
             # The pause of one that was aborted may be longer.
             entry.resume_at = until if (until := self._aborted.get(entry.key, (0, 0.0))[1]) > now else 0.0
         return [entry.gang for entry in due]
+
+    # --- the next leader ---------------------------------------------------------------------------------------
+
+    def record(self) -> list[SucceededMembers]:
+        """Return the members that have succeeded and are deleted, for the next leader."""
+        return gone_members.record([*self._left, *((key, entry.gone) for key, entry in self._entries.items())])
+
+    def restore(self, recorded: Iterable[SucceededMembers]) -> list[Membership]:
+        """Count the deleted members that the last leader recorded, once all pods are read; return their gangs."""
+        gangs = []
+        for members in recorded:
+            entry = self._entries.get(members.gang)
+            gone = gone_members.restored(members, entry.gone.controllers if entry is not None else ())
+            if entry is None and gone is not None:
+                self._left.put(members.gang, gone)
+            elif entry is not None and gone is not None:
+                entry.gone = gone
+                self._changed(entry)
+                gangs.append(entry.gang)
+        return gangs
 
     # --- gangs that another leader bound ------------------------------------------------------------------------
 
@@ -755,7 +886,7 @@ class GangTracker:
             bound=sum(each.bound for each in held),
             running=sum(each.running for each in held),
             succeeded=entry.succeeded,
-            failed=len(entry.ended) - entry.succeeded,
+            failed=len(entry.ended) - sum(entry.ended.values()),
             formed=entry.formed,
         )
 
@@ -779,7 +910,8 @@ class GangTracker:
     def _entry(self, gang: Membership) -> _Entry:
         """Return a gang, which is tracked from now on."""
         if (entry := self._entries.get(gang.key)) is None:
-            entry = self._entries[gang.key] = _Entry(gang=gang, group=self._replica(gang))
+            entry = _Entry(gang=gang, group=self._replica(gang), gone=self._left.take(gang.key))
+            self._entries[gang.key] = entry
             if (found := replica_of(gang.controller, gang.group)) is not None:
                 self._replicas[gang.controller, found[0]][gang.key] = entry
         return entry
@@ -787,6 +919,7 @@ class GangTracker:
     def _remove(self, entry: _Entry) -> None:
         """Stop tracking a gang."""
         del self._entries[entry.key]
+        self._left.put(entry.key, entry.gone)
         if (found := replica_of(entry.gang.controller, entry.gang.group)) is not None:
             gangs = self._replicas[owner := (entry.gang.controller, found[0])]
             del gangs[entry.key]
@@ -796,13 +929,17 @@ class GangTracker:
     def _unsettled(self) -> list[_Entry]:
         return [self._entries[key] for key in self._open]
 
-    def _join(self, uid: str, gang: Membership) -> _Entry:
-        """Return a member's gang, after removing the member from the gang that its labels named before."""
+    def _join(self, uid: str, gang: Membership, owner: Owner | None = None) -> _Entry:
+        """Return a member's gang, after removing the member from the gang that its labels named before.
+
+        `owner`: the member's controller; None if it is not known here.
+        """
         before = self._entry_of(uid)
         if before is not None and before.key != gang.key:
             before.waiting.pop(uid, None)
             before.held.pop(uid, None)
             before.ended.pop(uid, False)
+            before.final.discard(uid)
             before.gated.discard(uid)
             self._changed(before)
         entry = self._entry(gang)
@@ -810,6 +947,8 @@ class GangTracker:
             entry.is_complete, entry.unready_since = False, None
         self._of[uid] = gang
         entry.gang = gang
+        if owner is not None:
+            entry.gone.meet(owner)
         return entry
 
     def _leave(self, uid: str, entry: _Entry) -> None:
@@ -848,9 +987,14 @@ class GangTracker:
         return (entry.group.timeout if entry.group else 0.0) or self._timeout
 
 
+def _minima(members: Iterable[PendingPod | Charge]) -> set[int]:
+    """Return the values of members' annotation for the minimum."""
+    return {each.gang.minimum for each in members if each.gang is not None and each.gang.minimum is not None}
+
+
 def _pause_after(aborts: int) -> float:
     """Return how long a gang must wait whose members were deleted so often in vain, in seconds."""
-    return min(FIRST_PAUSE * 2.0 ** min(aborts - FREE_ABORTS, 10), LONGEST_PAUSE) if aborts >= FREE_ABORTS else 0.0
+    return BACKOFF.after(aborts - FREE_ABORTS + 1)
 
 
 def _begin_generation(entry: _Entry, *, found: bool) -> None:

@@ -1,8 +1,8 @@
 """The scheduling queue: it selects the unit (pod or gang) that is decided next.
 
 * active: ordered by priority, then weight, then creation time, then order of arrival in the watch. Arrival counts
-  because creation times have a resolution of one second. Among units that need devices for ResourceClaims, the
-  namespaces take turns before the creation time counts (`ClaimLane`).
+  because creation times have a resolution of one second. Among units whose decision may take long, the namespaces take
+  turns before the creation time counts (`CostlyLane`).
 * backing off: the Binding failed, and the unit becomes active after 1 s, doubling to 10 s. Or ResourceClaims that are
   made for the unit do not exist yet, and it becomes active when they do.
 * parked: the unit fits nowhere. Units of one class are parked together, and woken together by the changes that may let
@@ -18,11 +18,12 @@ from functools import reduce
 from operator import or_
 from typing import Final, Generic, Protocol, TypeVar
 
+from berth_api.values.backoff import ExponentialBackoff
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.dra.turns import NamespaceTurns
 from berth_operator.core.filters import Filter
 from berth_operator.core.queue import event_labels
-from berth_operator.core.queue.claim_lane import ClaimLane, Order
+from berth_operator.core.queue.costly_lane import CostlyLane, Order
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change
 
@@ -117,25 +118,25 @@ NOT_CONCERNED: Final[Sequence[Filter]] = ()
 """The hint that a change does not affect a class at all."""
 
 
-def pause(tries: int) -> float:
+def pause(tries: int, longest: float = MAX_BACKOFF) -> float:
     """Return the seconds to wait after `tries` failures."""
-    return min(FIRST_BACKOFF * 2.0 ** min(tries - 1, 8), MAX_BACKOFF)
+    return ExponentialBackoff(first=FIRST_BACKOFF, longest=longest).after(tries)
 
 
 class Queue(Generic[U]):
     """The pending units; `now` is a monotonic clock in seconds."""
 
-    def __init__(self, needs_devices: Callable[[U], bool] = lambda unit: any(_claims(unit))) -> None:
-        """Create a queue. `needs_devices` returns whether a unit may need devices for ResourceClaims."""
-        self._needs_devices = needs_devices
+    def __init__(self, is_costly: Callable[[U], bool] = lambda unit: any(_claims(unit))) -> None:
+        """Create a queue. `is_costly` returns whether the decision of a unit may take long."""
+        self._is_costly = is_costly
         self._units: dict[str, U] = {}
         self._deferred: dict[str, Callable[[], None]] = {}
         """UID -> the update of this unit that is done before the queue is next read."""
         self._is_settling = False
         self._active: list[tuple[Order, str]] = []
         """Heap of (order, UID); entries are skipped if the unit is no longer active or its order has changed."""
-        self._lane = ClaimLane(NamespaceTurns())
-        """Those of the active units that need devices, which are not in `_active`."""
+        self._lane = CostlyLane(NamespaceTurns())
+        """Those of the active units whose decision may take long, which are not in `_active`."""
         self._is_active: dict[str, Order] = {}
         self._waiting: list[tuple[float, str]] = []
         """Heap of (end of the back-off, UID)."""
@@ -165,6 +166,11 @@ class Queue(Generic[U]):
     def __contains__(self, uid: str) -> bool:
         self._settle()
         return uid in self._units
+
+    def unit(self, uid: str) -> U | None:
+        """Return a unit of the queue; None if it is not in it."""
+        self._settle()
+        return self._units.get(uid)
 
     def put(self, unit: U) -> None:
         """Add or replace a unit. A unit with unchanged class, priority and weight keeps its place."""
@@ -225,17 +231,17 @@ class Queue(Generic[U]):
         self._leave_woken(unit)
         self._unpark(unit)
 
-    def pop(self, now: float, *, with_devices: bool = True) -> U | None:
+    def pop(self, now: float, *, with_costly: bool = True) -> U | None:
         """Return the next unit to decide. It stays in the queue until it is removed, parked or put again.
 
-        Without `with_devices`, return a unit that needs no devices for ResourceClaims.
+        Without `with_costly`, return a unit whose decision is short.
         """
         self._settle()
         while (due := self.next_due()) is not None and due <= now:
             _, uid = heapq.heappop(self._waiting)
             del self._due[uid]
             self._activate(self._units[uid], event_labels.BACKOFF_COMPLETE)
-        first = self._lane.first(self._is_active) if with_devices else None
+        first = self._lane.first(self._is_active) if with_costly else None
         if self.has_others() and (first is None or self._active[0][0] < first.order):
             _, uid = heapq.heappop(self._active)
         elif first is not None:
@@ -249,20 +255,25 @@ class Queue(Generic[U]):
         return unit
 
     def has_others(self) -> bool:
-        """Return whether a unit is active that needs no devices for ResourceClaims."""
+        """Return whether a unit is active whose decision is short."""
         self._settle()
         while self._active and self._is_active.get(self._active[0][1]) != self._active[0][0]:
             heapq.heappop(self._active)
         return bool(self._active)
 
-    def needs_devices(self) -> bool:
-        """Return whether a unit is active that needs devices for ResourceClaims."""
+    def is_costly_first(self) -> bool:
+        """Return whether a unit whose decision may take long has a higher priority than all active ones."""
+        first = self._lane.first(self._is_active)
+        return first is not None and self.has_others() and first.order[0] < self._active[0][0][0]
+
+    def has_costly(self) -> bool:
+        """Return whether a unit is active whose decision may take long."""
         self._settle()
         return self._lane.first(self._is_active) is not None
 
     @property
     def turns(self) -> NamespaceTurns:
-        """Return the time that claims of the namespaces have taken."""
+        """Return the time that the namespaces' units of the lane have taken."""
         return self._lane.turns
 
     def put_back(self, unit: U) -> None:
@@ -304,7 +315,7 @@ class Queue(Generic[U]):
         self._count(event_labels.UNSCHEDULABLE, event_labels.ATTEMPT_FAILURE, unit, *followers.values())
         return [*followers.values()]
 
-    def back_off(self, unit: U, now: float) -> None:
+    def back_off(self, unit: U, now: float, longest: float = MAX_BACKOFF) -> None:
         """Back off a unit whose Binding or preemption failed, longer each time. It may have changed since `pop`."""
         if (current := self._units.get(unit.uid)) is not None:
             self._is_active.pop(unit.uid, None)
@@ -313,7 +324,7 @@ class Queue(Generic[U]):
             self._unpark(current)
         self._units[unit.uid] = unit
         tries = self._tries[unit.uid] = self._tries.get(unit.uid, 0) + 1
-        self._due[unit.uid] = now + pause(tries)
+        self._due[unit.uid] = now + pause(tries, longest)
         heapq.heappush(self._waiting, (self._due[unit.uid], unit.uid))
         self._count(event_labels.BACKOFF, event_labels.ATTEMPT_FAILURE, unit)
 
@@ -406,7 +417,7 @@ class Queue(Generic[U]):
     def _push(self, unit: U) -> None:
         order = self._is_active[unit.uid] = order_of(unit)
         self._activated_at[unit.uid] = self.version
-        if self._needs_devices(unit):
+        if self._is_costly(unit):
             self._lane.push(unit.namespace, order, unit.uid)
         else:
             heapq.heappush(self._active, (order, unit.uid))

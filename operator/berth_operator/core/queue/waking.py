@@ -40,7 +40,9 @@ def capacity_freed(fleet: Fleet, queue: Queue[Unit], gone: Charge) -> bool:
     happened(fleet, queue, ClusterEvent(change=change, node=gone.node, before=gone))
     if gone.claims.allocations:
         _claims_not_allocated(fleet, queue, gone.claims)
-    if not queue.awaits(Change.EVICTABLE) or gone.node not in fleet.rows:
+    row = fleet.rows.get(gone.node)
+    # Of a node that is gone only kept places are known, and without these not even the name.
+    if not queue.awaits(Change.EVICTABLE) or row is None or not fleet.present[row]:
         return False
     with fleet.without(tuple(fleet.nominees_on(gone.node))):
         without_lower_priority, work = WithoutLowerPriority(fleet, gone.node), fleet.claims.supply.work

@@ -24,16 +24,19 @@ class Charge:
     """namespace/name."""
     node: str
     resources: tuple[tuple[str, int], ...] = ()
+    """(name, amount) as kubelet counts them when it admits other pods: also what a claim provides by a DeviceClass."""
     nonzero_requested: tuple[int, int] = (0, 0)
     """cpu (thousandths) and memory (bytes), with kube-scheduler's defaults for containers that request none."""
     plugin_requests: tuple[tuple[str, int], ...] = ()
-    """(name, amount) of the device resources that the pod requests, as kubelet counts them."""
+    """(name, amount) of the device resources that the pod requests by name, so that kubelet allocates them."""
     ports: tuple[HostPort, ...] = ()
     grants: tuple[Grant, ...] = ()
     isolation: str = ""
     """As `PodRequest.isolation`."""
     unknown: tuple[str, ...] = ()
     """Device types of which the pod may hold any card, because its allocation is missing or cannot be parsed."""
+    lacks_cards: bool = False
+    """Whether the pod's containers see no GPU, because another program bound the pod."""
     identity: Identity = NO_IDENTITY
     affinity: Affinity = NO_AFFINITY
     mounts: Mounts = NO_MOUNTS
@@ -43,6 +46,8 @@ class Charge:
     """The allocations that the decision made for its ResourceClaims. `grants` and `unknown` have the cards. They are
     kept until the API server shows the pod on its node, after the claims."""
     terminating: bool = False
+    finalizers: tuple[str, ...] = field(default=(), compare=False)
+    """What keeps a pod that is being deleted; the first names, for messages."""
     gang: Membership | None = None
     alike_key: AlikeKey | None = field(default=None, compare=False, repr=False)
     """The pod's `PodRequest.alike_key` if it is a member of a gang. It is not compared, because it follows from the

@@ -150,6 +150,13 @@ def replica_of(kind: str, group: str) -> tuple[str, int] | None:
     return (owner, number) if owner and text == str(number) else None
 
 
+def owner_of(kind: str, group: str) -> str:
+    """Return the owner (namespace/name) of a gang (namespace/name) of a kind."""
+    numbered = replica_of(kind, group)
+    # The names of ReplicatedJobs and launchers have a dot; those of the objects have none.
+    return group.partition(".")[0] if numbered is None else numbered[0]
+
+
 def controller(metadata: Object) -> Object | None:
     """Return the reference to a pod's controller if a rule reads it."""
     references = (owner for owner in metadata.get("ownerReferences") or () if owner.get("controller"))
@@ -249,7 +256,19 @@ def _later_of_mpi_job(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
 
 def _job_set(name: str, spec: Object) -> dict[str, int]:
     """Return the pods of each ReplicatedJob that run at the same time."""
-    return {f"{name}.{job.get('name')}": _pods_of_job(job) for job in spec.get("replicatedJobs") or ()}
+    return {f"{name}.{_name_of(job)}": _pods_of_job(job) for job in spec.get("replicatedJobs") or ()}
+
+
+def _name_of(job: Object) -> str:
+    """Return the name of a ReplicatedJob.
+
+    Raises:
+        TypeError: it is no text. The text of a list of a thousand levels would need too much stack.
+    """
+    name = job.get("name")
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a ReplicatedJob is no text, but {type(name).__name__}")
+    return name
 
 
 def _pods_of_job(job: Object) -> int:
@@ -268,7 +287,7 @@ def _later_of_job_set(raw: Object) -> dict[str, tuple[LaterPods, ...]]:
     for hours, and free their own places before.
     """
     name, spec = raw["metadata"]["name"], raw.get("spec") or {}
-    jobs = {str(job.get("name")): job for job in spec.get("replicatedJobs") or ()}
+    jobs = {_name_of(job): job for job in spec.get("replicatedJobs") or ()}
     in_order = (spec.get("startupPolicy") or {}).get("startupPolicyOrder") == "InOrder"
     if len(jobs) > _MAX_JOBS:
         return {}

@@ -9,15 +9,11 @@ from typing import Final
 from berth_api.values import keys
 from berth_api.values.selectors import Labels
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.revisions import REVISIONS, application_of
 
-TEMPLATE_HASHES: Final = ("pod-template-hash", "rollouts-pod-template-hash")
-"""Labels whose value ends the name of a ReplicaSet, after the name of its Deployment or Rollout."""
-REVISIONS: Final = frozenset({*TEMPLATE_HASHES, "controller-revision-hash"})
-"""Labels that differ between the revisions of an application."""
 _VARYING: Final = REVISIONS | {"statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"}
-"""The same, and labels that differ between the replicas of a StatefulSet."""
+"""Labels that differ between the revisions of an application, or between the replicas of a StatefulSet."""
 
 
 def depends_on(charge: Charge, pod: PendingPod) -> bool:
@@ -36,21 +32,12 @@ def _are_of_one_rollout(charge: Charge, pod: PendingPod) -> bool:
     labels, others = charge.identity.labels, pod.request.identity.labels
     if not (_has_revision(others) and _has_revision(labels)):
         return False
-    name = _application(charge.owner, labels)
-    return (name != "" and name == _application(pod.owner, others)) or _unversioned(labels) == _unversioned(others)
+    name = application_of(charge.owner, labels)
+    return (name != "" and name == application_of(pod.owner, others)) or _unversioned(labels) == _unversioned(others)
 
 
 def _has_revision(labels: Labels) -> bool:
     return any(name in REVISIONS for name, _ in labels)
-
-
-def _application(owner: Owner, labels: Labels) -> str:
-    """Return the name of the Deployment or Rollout of a ReplicaSet; empty if unknown."""
-    if owner.kind == "ReplicaSet":
-        for name, value in labels:
-            if name in TEMPLATE_HASHES and value and owner.name.endswith(f"-{value}"):
-                return owner.name.removesuffix(f"-{value}")
-    return ""
 
 
 def _unversioned(labels: Labels) -> list[tuple[str, str]]:

@@ -18,6 +18,8 @@ class ClaimUse:
     """UID of the pod if it must own the claim, because the claim is made of a template; otherwise empty."""
     pod: str = ""
     """namespace/name of that pod, for messages."""
+    template: str = ""
+    """Name of the template, for messages; only while the claim is not made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class PodClaims:
 
     @property
     def by_class(self) -> frozenset[str]:
-        """Return the extended resources that DeviceClasses provide, which are not taken of the node."""
+        """Return the extended resources that DeviceClasses provide, which kubelet does not allocate."""
         return frozenset(each.resource for each in self.mappings)
 
     def __bool__(self) -> bool:

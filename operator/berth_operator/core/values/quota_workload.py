@@ -57,6 +57,8 @@ class QuotaWorkload:
     """Name of the first slice of an elastic job, which the pods of all its slices have; empty for other workloads."""
     grows: bool = False
     """Whether it has replaced another slice, whose pods run on."""
+    existing: int = 0
+    """How many of its pods exist already, and are held back by Kueue's scheduling gates."""
     cluster_queue: str = ""
     check: str
     """Name of the AdmissionCheck."""

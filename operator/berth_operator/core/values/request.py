@@ -18,6 +18,7 @@ from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affini
 from berth_operator.core.values.limits import Limit
 from berth_operator.core.values.mounts import NO_MOUNTS, Mounts
 from berth_operator.core.values.owner import NO_OWNER, Owner
+from berth_operator.core.values.pod_admission import PodAdmission
 from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.core.values.preemption_backoff import NO_BACKOFF, PreemptionBackoff
 
@@ -119,6 +120,8 @@ class PodRequest:
     """What its containers request of extended resources, if nothing else decides which devices they get."""
     names_claim: bool = False
     """Whether the pod's status names a claim for its extended resources, because it was nearly bound before."""
+    rejected_controller: str = ""
+    """Key of the pod's controller in `Fleet.rejecting` if kubelets have rejected its pods; empty for most pods."""
     unsupported: tuple[str, ...] = ()
     """Fields that this version does not support. The pod stays pending, and its status names these fields."""
     limits: tuple[Limit, ...] = ()
@@ -256,6 +259,8 @@ class PendingPod:
     owner: Owner = NO_OWNER
     workload: str = ""
     """`name/pod set` of the Kueue Workload in the pod's namespace that may have a promised place; empty for most."""
+    admission: PodAdmission | None = field(default=None, hash=False)
+    """What admission reads of it, for pods that will be created like it; None for most."""
 
     @property
     def key(self) -> str:

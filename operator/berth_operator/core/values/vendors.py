@@ -6,11 +6,10 @@ A card is given if its vendor's plugin finds the scheduler's choice on the pod, 
 from collections.abc import Mapping
 from typing import Final
 
-from berth_api.request import NPU_CORE, Kinds
-from berth_operator.core.values.inventory import Bar
+from berth_api.request import AMD_GPU, DCU_GPU, NPU_CORE, NVIDIA_GPU, Kinds
+from berth_api.request.kinds import ALL_VENDORS, HUAWEI
+from berth_operator.core.values.inventory import ANY_VENDOR, Bar
 
-HUAWEI: Final = "huawei"
-"""Its plugin reads annotations of the pod (`decision.record`). Kubelet calls it only for Huawei's own resources."""
 LOCKS: Final[Mapping[str, str]] = {"cambricon": "cambricon.com/dsmlu.lock", "metax": "hami.io/mutex.lock"}
 """Vendor -> the annotation by which its plugin expects that a scheduler locks the Node while one pod starts."""
 WITHOUT_PLUGIN: Final = frozenset({"baidu", "kunlun", "kunlunxin"})
@@ -19,12 +18,33 @@ OTHER_ANNOTATION: Final = "Ascend-310P3-300I-DUO"
 """The model of Huawei's for which the plugin reads another annotation, whose form depends on the model."""
 
 
-def own_resources(kinds: Kinds) -> Mapping[str, str]:
-    """Return the resource of each vendor whose cards pods get only by the vendor's resources, by the vendor's name.
+_NAMES: Final = {"nvidia": "NVIDIA", "amd": "AMD", "hygon": "Hygon", HUAWEI: "Huawei"}
+_CARDS: Final = {"nvidia": NVIDIA_GPU, "amd": AMD_GPU, "hygon": DCU_GPU, HUAWEI: NPU_CORE}
+"""Vendor -> the resource by which pods request its cards."""
 
-    For pods with other resources, kubelet would not call the vendor's device plugin.
+
+def gives_shares(vendor: str, kinds: Kinds) -> bool:
+    """Return whether pods get a vendor's GPUs, and shares of them, by Berth's resources, such as `kubernetes.io/gpu`.
+
+    Kubelet calls no device plugin for these resources, so something else must give containers the cards.
     """
-    return {HUAWEI: NPU_CORE, **{vendor.name: vendor.cards[0] for vendor in kinds.gpus.values() if not vendor.shared}}
+    if vendor in LOCKS or vendor in WITHOUT_PLUGIN:
+        # `bar` has a better reason, because no resource helps.
+        return True
+    added = [one.shared for one in kinds.gpus.values() if one.name == vendor]
+    if added or vendor in (HUAWEI, ANY_VENDOR):
+        return vendor != HUAWEI and all(added)
+    return not kinds.gpu_vendors.isdisjoint((vendor, ALL_VENDORS))
+
+
+def title(vendor: str) -> str:
+    """Return a vendor's name for messages: `AMD` for `amd`."""
+    return _NAMES.get(vendor, vendor)
+
+
+def resource_of(vendor: str, kinds: Kinds) -> str:
+    """Return the resource by which pods request a vendor's cards; empty if none is known."""
+    return _CARDS.get(vendor) or next((name for name, one in kinds.gpus.items() if one.name == vendor), "")
 
 
 def bar(vendor: str, model: str) -> Bar | None:

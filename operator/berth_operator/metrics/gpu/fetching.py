@@ -5,13 +5,15 @@ not used.
 """
 
 import asyncio
-import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self
 
 import aiohttp
+
+from berth_client import trust
+from berth_client.rotation import RotatedTls
 
 MAX_BYTES: Final = 32 * 2**20
 _CHUNK: Final = 2**16
@@ -36,8 +38,9 @@ class Fetcher:
         Raises:
             OSError: the file cannot be read.
         """
+        self._tls = RotatedTls(files=[authority] if authority else [], create=lambda: trust.client_context(authority))
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=limit, ssl=ssl.create_default_context(cafile=authority)),
+            connector=aiohttp.TCPConnector(limit=limit),
             timeout=aiohttp.ClientTimeout(total=seconds),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -64,7 +67,9 @@ class Fetcher:
             FetchError: there is no answer in time, it is not 200, or it is too large.
         """
         try:
-            async with self._session.get(url, params=params, headers=headers, allow_redirects=False) as response:
+            async with self._session.get(
+                url, params=params, headers=headers, allow_redirects=False, ssl=self._tls.current()
+            ) as response:
                 if response.status != HTTPStatus.OK:
                     raise FetchError(f"{url}: HTTP {response.status}; expected is 200")
                 body = bytearray()

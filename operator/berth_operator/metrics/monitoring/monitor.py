@@ -91,7 +91,7 @@ class Monitor:
                 ("pods",): len(fleet.charges),
                 ("assumed_pods",): cluster.placements.assumed,
             },
-            gauges.SILENT: {(): int((fleet.present & fleet.has_device & ~fleet.fresh).sum())},
+            gauges.SILENT: {(): int((fleet.present & fleet.has_device & ~fleet.fresh & ~fleet.foreign).sum())},
             gauges.HEARD: {(watch,): now - age for watch, age in self._ages().items()},
             gauges.REFRESHED: {(): now},
         }

@@ -2,11 +2,12 @@
 
 A pod's *promised* charge is what its allocation names. Its *effective* charge also takes the agents' reports into
 account. The Fleet has effective charges. This tracker keeps the promised charge of each pod for which the two differ.
-It also charges what deleted pods still hold and what processes outside Kubernetes use. If the setting is on, it also
-charges what pods use without holding it.
+It also charges what deleted pods still hold, what processes outside Kubernetes use, and what containers may have. If
+the setting is on, it also charges what pods use without holding it.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from berth_api.allocation import Grant
@@ -92,11 +93,12 @@ class AllocationTracker:
             self._reports.put_report(name, record.agent_report)
         self._update_node(name)
         if known is None or known.agent_report is not record.agent_report:
-            # Cards that processes use which do not hold them, each once. Their minors refer to the inventory of the
-            # report; from here on those cards are identified by their ids.
+            # Cards that processes use which do not hold them, or that containers may have, each once. Their minors
+            # refer to the inventory of the report; from here on those cards are identified by their ids.
             foreign = self._reports.foreign(name) if self._charges_foreign else ()
             unheld = self._reports.unheld(name) if self._charges_unheld else ()
-            used = {(device.type, device.minor): device for device in (*foreign, *unheld)}.values()
+            cards = (*foreign, *unheld, *self._reports.uncertain(name))
+            used = {(device.type, device.minor): device for device in cards}.values()
             charge = kubelet_allocation.foreign_charge(self._fleet, name, used)
             self.set_charge(kubelet_allocation.foreign_uid(name), charge)
         if before or record.agent_report.withheld:
@@ -148,10 +150,10 @@ class AllocationTracker:
         self._gpu_pod_changed(charge)
 
     def release(self, charge: Charge) -> None:
-        """Release the charge of a deleted pod. Devices that its containers still hold stay charged."""
+        """Release the charge of a pod that was deleted or has ended. What its containers still hold stays charged."""
         # Charged before the release, so that no other pod can take it in between.
         leftover_uid = kubelet_allocation.leftover_uid(charge.node, charge.uid)
-        self.set_charge(leftover_uid, self._leftover_charge(charge.node, charge.uid))
+        self.set_charge(leftover_uid, self._leftover_charge(charge.node, charge.uid, charge))
         self._fleet.release(charge.uid)
         self._leaving.forget(charge.uid)
         self._promised.pop(charge.uid, None)
@@ -205,7 +207,7 @@ class AllocationTracker:
 
     def _effective(self, promised: Charge, actual: ActualAllocation | None) -> Charge:
         if actual is None:
-            return promised
+            return self._without_devices(promised)
         # Whether it holds devices promised to another pod to which kubelet has given none yet.
         unexpected = kubelet_allocation.unexpected_devices(promised, actual)
         is_claimed = bool(unexpected) and any(
@@ -219,14 +221,30 @@ class AllocationTracker:
         )
         return kubelet_allocation.effective_charge(self._fleet, promised, actual, claimed=is_claimed)
 
+    def _without_devices(self, promised: Charge) -> Charge:
+        """Return a pod's charge without devices if the pod is being deleted and has stopped, else the charge."""
+        if not promised.terminating or promised.uid not in self._reports.stopped(promised.node):
+            return promised
+        if not (promised.grants or promised.unknown or promised.lacks_cards or promised.plugin_requests):
+            return promised
+        # Kubelet does not count such a pod, so the Node's resources of its devices are free, too.
+        of_devices = {name for name, _ in promised.plugin_requests}
+        resources = tuple((name, amount) for name, amount in promised.resources if name not in of_devices)
+        return replace(promised, resources=resources, plugin_requests=(), grants=(), unknown=(), lacks_cards=False)
+
     def promised_of(self, known: Charge) -> Charge:
         """Return the promised charge of a pod with this effective charge."""
         return self._promised.get(known.uid, known)
 
-    def _leftover_charge(self, node: str, uid: str) -> Charge | None:
-        """Return the charge for a deleted pod's remaining devices; None if it holds none."""
-        actual = self._reports.held(node).get(uid)
-        return None if actual is None else kubelet_allocation.leftover_charge(self._fleet, actual)
+    def _leftover_charge(self, node: str, uid: str, last: Charge | None = None) -> Charge | None:
+        """Return the charge for a deleted pod's remaining devices; None if it holds none. `last` is its own charge."""
+        if (actual := self._reports.held(node).get(uid)) is not None:
+            return kubelet_allocation.leftover_charge(self._fleet, actual)
+        if (running := self._reports.running(node).get(uid)) is None:
+            return None
+        # A pod that this operator has not seen may have had any part of its cards.
+        known = last or self._fleet.charges.get(kubelet_allocation.leftover_uid(node, uid))
+        return kubelet_allocation.leftover_charge(self._fleet, running, known.grants if known else None)
 
     def _update_node(self, node: str) -> None:
         """Correct the charges of all pods on a node with a current or previous report."""
@@ -234,7 +252,9 @@ class AllocationTracker:
         gpu_pod_of = self._reports.gpu_pod_of
         reported = {charge.uid for charge in on_node if gpu_pod_of(charge) or charge.uid in self._promised}
         left = {charge.uid.rpartition("/")[2] for charge in on_node if not kubelet_allocation.is_pod(charge)}
-        for uid in reported | left | self._reports.reported_on(node):
+        gone = self._reports.running(node).keys() - self._fleet.charges.keys()
+        stopped = self._reports.stopped(node) & self._fleet.charges.keys()
+        for uid in reported | left | gone | stopped | self._reports.reported_on(node):
             self._update(node, uid)
 
     def _update(self, node: str, uid: str) -> None:

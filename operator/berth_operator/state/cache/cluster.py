@@ -9,6 +9,7 @@ on parts above it in this list:
 * `PlacePromises` keeps nodes for pods that do not exist yet. These pods belong to Kueue's Workloads with Berth's
   AdmissionCheck. `Workloads` has these Workloads.
 * `Gangs` and `PendingPods` keep the queue up to date.
+* `RejectedPods` counts the pods that kubelet rejects, and sets the pauses of their controllers.
 * `LeavingPods` has the pods that are leaving their nodes, and marks those that are overdue.
 * `AllocationTracker` corrects charges by what kubelet gave.
 * `ClaimTracker` charges what ResourceClaims hold.
@@ -29,8 +30,7 @@ import structlog
 
 from berth_api import names
 from berth_operator.core.decision.budgets import Budgets
-from berth_operator.core.decision.cycle import Failure
-from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.gang import MAX_SEARCHED, Gang
 from berth_operator.core.dra import extended
 from berth_operator.core.dra.slices import PoolID
 from berth_operator.core.filters import Filter
@@ -42,6 +42,7 @@ from berth_operator.core.queue.gang_tracker import GangTracker
 from berth_operator.core.queue.queue import NOT_CONCERNED, Parked, Queue
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
+from berth_operator.state.cache.admission_rules import AdmissionRules
 from berth_operator.state.cache.allocation_tracker import AllocationTracker
 from berth_operator.state.cache.claim_tracker import ClaimTracker
 from berth_operator.state.cache.gangs import Gangs
@@ -53,7 +54,8 @@ from berth_operator.state.cache.nominator import Nominator
 from berth_operator.state.cache.pending_pods import PendingPods
 from berth_operator.state.cache.placements import Placements
 from berth_operator.state.cache.promises import PlacePromises
-from berth_operator.state.cache.spares import Outcome, Spares
+from berth_operator.state.cache.rejected_pods import RejectedPods
+from berth_operator.state.cache.spares import Outcome, Spares, nodes_of
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.cache.unknown_allocations import UnknownAllocations
 from berth_operator.state.cache.views import GpuPodView, StatusKind, View
@@ -106,13 +108,22 @@ class Cluster:
         self.kinds = self.fleet.kinds
         """The device types."""
         self.budgets = Budgets()
+        self.on_namespace_removed: Callable[[str], None] = lambda _name: None
+        """Called with each namespace that was deleted."""
         self.failed: dict[str, None] = {}
-        """UIDs of the pods of ours that have failed, the last `MAX_FAILED` of them."""
+        """UIDs of the last `MAX_FAILED` pods of ours that have failed, without those that kubelet rejected."""
+        self._refreshed_later: set[str] = set()
+        """Nodes for whose devices slices or taint rules have changed."""
         pending: dict[str, PendingPod] = {}
         self.pending: Mapping[str, PendingPod] = pending
         """UID -> pod, for all pods that have no node on the API server."""
-        self.queue: Queue[PendingPod | Gang] = Queue(self.needs_devices)
-        self.gang_tracker = GangTracker(timeout=self.gang_timeout)
+        self.queue: Queue[PendingPod | Gang] = Queue(self.is_costly)
+        self.admission_rules = AdmissionRules()
+        self.gang_tracker = GangTracker(
+            timeout=self.gang_timeout,
+            priority_of=self.admission_rules.priority_of,
+            may_preempt=self.admission_rules.are_known,
+        )
         self.workload_queue: Queue[PendingPod | Gang] = Queue()
         """Workloads with quota whose AdmissionCheck is undecided, each as a gang of its pods."""
         self.waker = waker = Waker(
@@ -126,13 +137,14 @@ class Cluster:
             fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=self.listener
         )
         self.spares = Spares(fleet=self.fleet, waker=waker)
-        self.promises = PlacePromises(fleet=self.fleet, nominator=self.nominator, waker=waker)
+        self.promises = PlacePromises(fleet=self.fleet, nominator=self.nominator, waker=waker, wall=self.wall)
         self.workloads = Workloads(listener=self.listener)
         self.gangs = Gangs(
             gang_tracker=self.gang_tracker,
             queue=self.queue,
             nominator=self.nominator,
             promises=self.promises,
+            rules=self.admission_rules,
             waker=waker,
             listener=self.listener,
             clock=self.clock,
@@ -150,6 +162,9 @@ class Cluster:
             listener=self.listener,
             clock=self.clock,
             accepts_nominations=self.tenants is not None,
+        )
+        self.rejected_pods = RejectedPods(
+            fleet=self.fleet, pending=self.pending_pods, waker=waker, schedules=self.gangs.schedules, clock=self.clock
         )
         self.leaving_pods = LeavingPods(fleet=self.fleet, clock=self.clock, wall=self.wall)
         self.allocations = AllocationTracker(
@@ -186,6 +201,7 @@ class Cluster:
             gangs=self.gangs,
             allocations=self.allocations,
             claims=self.claims,
+            rejected=self.rejected_pods,
             unknown=self.unknown_allocations,
             waker=self.waker,
             listener=self.listener,
@@ -213,6 +229,7 @@ class Cluster:
     def put_bound(self, raw: Object) -> None:
         """Add or update a pod that has a node."""
         self.placements.put_bound(raw)
+        self.rejected_pods.put_bound(raw)
         metadata = raw["metadata"]
         if metadata["namespace"] == self.agent_pods_namespace and (
             (metadata.get("labels") or {}).get(names.APP_NAME) == names.AGENT
@@ -239,20 +256,25 @@ class Cluster:
 
     def put_ended(self, raw: Object) -> None:
         """Record that a pod has succeeded or failed."""
-        if raw["status"]["phase"] == "Failed":
+        if not self.rejected_pods.put_ended(raw) and raw["status"]["phase"] == "Failed":
             self.failed[raw["metadata"]["uid"]] = None
             if len(self.failed) > MAX_FAILED:
                 del self.failed[next(iter(self.failed))]
         self.gangs.put_ended(raw)
 
     def put_namespace(self, name: str, labels: Mapping[str, str], annotations: Mapping[str, str] = NONE) -> None:
-        """Set the labels and annotations of a namespace; both are empty if it was deleted."""
+        """Set the labels and annotations of a namespace."""
         if self.tenants is not None:
             self.tenants.put_namespace(name, annotations)
         if self.gangs.put_namespace(name, annotations):
             self.pending_pods.gangs_changed()
         if self.fleet.affinity_index.put_namespace(name, labels):
             self.waker.changed(Change.NAMESPACE_LABELS)
+
+    def remove_namespace(self, name: str) -> None:
+        """Remove a namespace. Its pods follow."""
+        self.put_namespace(name, {})
+        self.on_namespace_removed(name)
 
     def put_owner(self, kind: str, raw: Object) -> None:
         """Add or update a controller of a kind, with the sizes of its gangs."""
@@ -306,16 +328,33 @@ class Cluster:
             for request in unit.requests
         )
 
+    def is_costly(self, unit: PendingPod | Gang) -> bool:
+        """Return whether the decision of a unit may take long, by what somebody wrote into an object."""
+        return len(unit.requests) > MAX_SEARCHED or self.needs_devices(unit)
+
     def decide(self, priority: int, decide: Callable[[], Outcome]) -> Outcome:
         """Return the outcome of a decision; if it has no placement, decide again with less that is kept for others.
 
         Spare nodes make way first, then the promised places of workloads of a lower priority.
         """
-        outcome = self.spares.decide(decide)
-        if outcome is None or isinstance(outcome, Failure):
-            with self.promises.without_lower(priority) as is_any:
-                return self.spares.decide(decide) if is_any else outcome
-        return outcome
+        if nodes_of(outcome := decide()):
+            return outcome
+        if (again := self._without_spares(decide)) is not None:
+            return again
+        with self.promises.without_lower(priority) as is_any:
+            if not is_any or nodes_of(outcome := decide()):
+                return outcome
+            again = self._without_spares(decide)
+        return outcome if again is None else again
+
+    def _without_spares(self, decide: Callable[[], Outcome]) -> Outcome | None:
+        """Return the outcome of a decision without spare nodes, which make way for it; None if it has no placement."""
+        if not self.spares:
+            return None
+        with self.fleet.without(self.spares.charges()):
+            outcome = decide()
+        self.spares.make_way(nodes := nodes_of(outcome))
+        return outcome if nodes else None
 
     def search_on(self) -> bool:
         """Resume the search for the devices of a pod that ended at its bound, and wake the pod.
@@ -331,7 +370,21 @@ class Cluster:
         return True
 
     def node_devices_changed(self, nodes: Iterable[str]) -> None:
-        """Compute again which cards of nodes are given by name, and wake the pods that may get their devices."""
+        """Record that slices or taint rules for devices of nodes have changed; `refresh_devices` applies it.
+
+        The slices of a node change one by one, and each change would compute all devices of the node again.
+        """
+        before = len(self._refreshed_later)
+        self._refreshed_later.update(nodes)
+        if len(self._refreshed_later) > before:
+            self.waker.record_change()
+
+    def refresh_devices(self) -> None:
+        """Compute again which cards of changed nodes are given by name, and wake the pods that may get their devices.
+
+        Called before decisions, and each second where nothing is decided.
+        """
+        nodes, self._refreshed_later = self._refreshed_later, set()
         for node in sorted(nodes):
             self.node_cache.claims_changed(node)
             self.claim_devices_changed(node=node)
@@ -378,12 +431,14 @@ class Cluster:
                 return self.gangs.view(name)
             case StatusKind.GPU_POD:
                 record = self.allocations.gpu_pod(name)
-                if record is None or not (
-                    self.node_cache.is_ours(record.actual.node) or record.actual.uid in self.fleet.charges
-                ):
+                if record is None:
+                    return None
+                is_ours = self.node_cache.is_ours(record.actual.node)
+                # One of another node with the UID of a pod of ours may be forged.
+                if not is_ours and record.actual.uid not in self.fleet.charges:
                     return None
                 return GpuPodView(
                     record=record,
-                    consistency=self.allocations.consistency(record),
+                    consistency=self.allocations.consistency(record) if is_ours else None,
                     is_of_known_pod=self.allocations.is_of_known_pod(record),
                 )

@@ -1,20 +1,25 @@
 """PodGroups and the gangs of pods, as the API server shows them, and their units in the queue."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from berth_api import names
 from berth_api.admission import routing
+from berth_api.objects.leader_lease import SucceededMembers
 from berth_api.values import keys
 from berth_api.words import OWN_GROUPS, TABLE, PodGroupKind
 from berth_client.objects import READING_ERRORS
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.queue.gang_tracker import GangTracker, Group, LaterMembers
-from berth_operator.core.queue.queue import Queue
+from berth_operator.core.queue.promise_pauses import PromisePauses
+from berth_operator.core.queue.queue import MAX_BACKOFF, Queue
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.pod_admission import NotAdmitted
 from berth_operator.core.values.request import Membership, PendingPod
+from berth_operator.state.cache.admission_rules import AdmissionRules
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.nominator import Nominator
 from berth_operator.state.cache.promises import PlacePromises
@@ -38,11 +43,15 @@ class Gangs:
         nominator: Nominator,
         promises: PlacePromises,
         waker: Waker,
+        rules: AdmissionRules,
         listener: Listener,
         clock: Callable[[], float],
     ) -> None:
         self._gang_tracker, self._queue, self._nominator = gang_tracker, queue, nominator
-        self._promises = promises
+        self._promises, self._rules = promises, rules
+        self.promise_pauses = PromisePauses()
+        self.nominated_later: dict[str, tuple[PendingPod, ...]] = {}
+        """Key of a gang whose victims leave -> the pods that come later and have nominated places."""
         self._waker, self._listener, self._clock = waker, listener, clock
         self._schedulers: Collection[str] | None = None
         self._groups: dict[str, dict[str, tuple[Group, Object]]] = {}
@@ -314,14 +323,21 @@ class Gangs:
         gang = groups.of_placed(raw)
         if gang is not None and self.is_ours(gang):
             succeeded = raw["status"]["phase"] == "Succeeded"
-            self._gang_tracker.end(raw["metadata"]["uid"], gang, succeeded=succeeded)
+            owner = pods.owner_of(raw["metadata"])
+            self._gang_tracker.end(raw["metadata"]["uid"], gang, succeeded=succeeded, owner=owner)
             self._changed(gang)
 
     def remove_ended(self, uid: str) -> None:
         """Remove a pod that had ended."""
         gang = self._gang_tracker.gang_of(uid)
-        self._gang_tracker.remove_ended(uid)
+        is_followed = gang is not None and self.schedules(gang.scheduler)
+        self._gang_tracker.remove_ended(uid, is_followed=is_followed)
         if gang is not None:
+            self._changed(gang)
+
+    def restore_succeeded(self, recorded: Iterable[SucceededMembers]) -> None:
+        """Remember the members that had succeeded and were deleted while the last leader led."""
+        for gang in self._gang_tracker.restore(recorded):
             self._changed(gang)
 
     # --- units ------------------------------------------------------------------------------------------------
@@ -361,14 +377,51 @@ class Gangs:
         handed_over = [pod for pod in without if self._promises.hand_over(pod) is not pod]
         return self.unit(gang) if handed_over else unit
 
+    def refusal(self, unit: Gang) -> NotAdmitted | None:
+        """Return why admission would not create all pods that come after a gang's members; None if it would."""
+        return self._rules.refusal(unit.expected, self.not_created({pod.uid for pod in unit.expected}))
+
+    def admitted(self, unit: Gang) -> Gang:
+        """Return a gang as it is decided if admission would not create all pods that come later: alone."""
+        return unit if self.refusal(unit) is None else replace(unit, expected=())
+
+    def promise_pause(self, unit: Gang) -> str:
+        """Return why no places are kept for the pods that come after a gang's members now; empty if some may be."""
+        why = self.promise_pauses.why(unit.membership, self._clock()) if unit.expected else ""
+        return not_kept(unit, why) if why else ""
+
+    def not_created(self, besides: Collection[str] = ()) -> Iterator[PendingPod]:
+        """Yield the pods that have places and do not exist yet, except some UIDs.
+
+        Those that exist are counted as used.
+        """
+        nominated = (pod for pods in self.nominated_later.values() for pod in pods)
+        missing: dict[tuple[str, str], int] = {}
+        for pod in (*(pod for _, pod, _ in self._promises.all()), *nominated):
+            if pod.uid in besides:
+                continue
+            if pod.gang is not None and pod.gang.controller:
+                key = pod.gang.key, pod.workload
+                if key not in missing:
+                    left = self._gang_tracker.still_to_come(pod.gang)
+                    missing |= {(pod.gang.key, joined): counts.missing for joined, counts in left.items()}
+                missing[key] = missing.get(key, 0) - 1
+                if missing[key] < 0:
+                    continue
+            yield pod
+
+    def are_off(self, gang: Membership) -> bool:
+        """Return whether controllers define no gangs in a gang's namespace."""
+        return keys.split(gang.group)[0] in self._without_controllers
+
     def binding_started(self, placements: Iterable[Placement]) -> None:
         """Record that the Bindings of an assumed gang are about to be sent."""
         for gang in gangs_of(placements):
             self._gang_tracker.binding_started(gang, self._clock())
 
-    def back_off(self, gang: Membership) -> None:
+    def back_off(self, gang: Membership, longest: float = MAX_BACKOFF) -> None:
         """Back off a gang. This takes effect when it is next gathered."""
-        self._gang_tracker.back_off(gang, self._clock())
+        self._gang_tracker.back_off(gang, self._clock(), longest)
 
     def back_off_and_gather(self, gang: Membership) -> None:
         """Decide a gang again after its back-off, because its last decision cannot be carried out."""
@@ -380,6 +433,11 @@ class Gangs:
         aborted = self._gang_tracker.abort(gang, self._clock(), keep=keep)
         self.gather(gang)
         return aborted
+
+
+def not_kept(unit: Gang, why: str) -> str:
+    """Return the sentence that no places are kept for the pods that come after a gang's members."""
+    return f"No places are kept for {len(unit.expected)} pod(s) that come later: {why}."
 
 
 def gangs_of(placements: Iterable[Placement]) -> set[Membership]:

@@ -75,6 +75,14 @@ class KubeletReports:
         """Return {UID: what the pod holds} for a node, also for deleted pods; empty for a report of an earlier boot."""
         return self._current(node).held
 
+    def running(self, node: str) -> Mapping[str, ActualAllocation]:
+        """Return {UID: the pod's GPUs} of pods with GPUs that kubelet does not know, as `AgentReport.running`."""
+        return self._current(node).running
+
+    def stopped(self, node: str) -> AbstractSet[str]:
+        """Return the UIDs of pods that are being deleted and have stopped, as `AgentReport.stopped`."""
+        return self._current(node).stopped
+
     def claimed(self, node: str) -> Mapping[str, tuple[DeviceID, ...]]:
         """Return {claim: its devices that containers have} for a node, also of claims that are gone, as `held`."""
         return self._current(node).claimed
@@ -91,6 +99,10 @@ class KubeletReports:
     def foreign(self, node: str) -> tuple[KubeletDevice, ...]:
         """Return the cards of a node that processes outside Kubernetes use."""
         return self._reports.get(node, NO_REPORT).foreign
+
+    def uncertain(self, node: str) -> tuple[KubeletDevice, ...]:
+        """Return the cards of a node that containers may have."""
+        return self._reports.get(node, NO_REPORT).uncertain
 
     def unheld(self, node: str) -> tuple[KubeletDevice, ...]:
         """Return the cards of a node that pods use which do not hold them."""

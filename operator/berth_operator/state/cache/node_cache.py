@@ -1,7 +1,7 @@
 """Nodes, their Devices, and the Leases of their agents."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,8 @@ from berth_client import times
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import is_pod
+from berth_operator.core.fleet.two_holders import CardOnNode
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import DeviceInventory
 from berth_operator.core.values.starting import will_have_devices
 from berth_operator.core.values.verdict import Change
@@ -63,6 +65,8 @@ class NodeCache:
         """UID of an agent's pod -> its node."""
         self._agents_on: Counter[str] = Counter()
         """Node -> number of agents' pods; two while the agent is upgraded."""
+        self._doubled: dict[str, tuple[tuple[str, int, tuple[str, ...]], ...]] = {}
+        """Node -> (type, minor, holders) of each card that two pods hold though only one may."""
         self.nodes: dict[str, NodeRecord] = {}
         self.devices: dict[str, DeviceRecord] = {}
         """Each with an inventory without what must not be given by name."""
@@ -133,7 +137,7 @@ class NodeCache:
         if is_new:
             self._fleet.put_device(record.name, record.inventory)
             self._set_starting(record.name)
-            self._fleet.set_fresh(record.name, fresh=self.is_alive(record.name))
+            self._set_fresh(record.name)
             self._fleet.set_heard(record.name, self._heard(record.name))
         if before is None or before.inventory != read.inventory:
             self._claims.put_inventory(read.name, read.inventory)
@@ -142,6 +146,8 @@ class NodeCache:
             self._claims.update_node(record.name)
         if is_new:
             self._waker.happened(ClusterEvent(change=Change.DEVICE, node=record.name))
+        elif known is not None and known.foreign != record.foreign:
+            self.check_alive(record.name)
         if record.faults != (known.faults if known else ()):
             self._listener.faults_changed(known, record)
         if known is None or known.refused != record.refused:
@@ -211,41 +217,53 @@ class NodeCache:
                 self.check_alive(name)
 
     def check_alive(self, name: str) -> None:
-        """Update a node's freshness by the clock."""
+        """Update a node's freshness by the clock and its Device."""
         row, alive = self._fleet.rows.get(name), self.is_alive(name)
         if row is None or name not in self.devices:
             return
         # Only of silent agents: the others renew their Leases all the time.
         is_news = not alive and self._fleet.set_heard(name, self._heard(name))
-        if bool(self._fleet.fresh[row]) == alive:
+        is_foreign = bool(self.devices[name].foreign)
+        fresh, foreign = alive and not is_foreign, alive and is_foreign
+        if (bool(self._fleet.fresh[row]), bool(self._fleet.foreign[row])) == (fresh, foreign):
             if is_news:
                 self._waker.record_change()
                 self._changed(name)
             return
         self._waker.record_change()
-        self._fleet.set_fresh(name, fresh=alive)
+        self._set_fresh(name)
         if name in self.nodes:
-            log.info("agent heard" if alive else "agent not heard", node=name)
+            log.info("agent heard" if alive else "agent not heard", node=name, allocated=fresh)
         self._changed(name)
-        if alive:
+        if fresh:
             self._waker.happened(ClusterEvent(change=Change.DEVICE, node=name))
+
+    def _set_fresh(self, name: str) -> None:
+        self._fleet.set_fresh(name, fresh=self.is_alive(name), foreign=bool(self.devices[name].foreign))
 
     def end_startups(self) -> None:
         """Stop counting on nodes that have been starting for too long, by the clock, or whose devices pods hold."""
         expired = self._new.expire()
         self._used.difference_update(expired)
-        # Pods hold devices of it; of some it may not be known which.
         used = [
             name
             for name in self._new
-            if name not in self._used
-            and any(is_pod(charge) and (charge.grants or charge.unknown) for charge in self._fleet.on_node(name))
+            if name not in self._used and any(map(self._holds_devices, self._fleet.on_node(name)))
         ]
         self._used.update(used)
         for name in (*expired, *used):
             if bool(self._fleet.starting[self._fleet.rows[name]]):
                 self._set_starting(name)
                 self._waker.record_change()
+
+    def _holds_devices(self, charge: Charge) -> bool:
+        """Return whether a charge is of a pod that holds devices, by name or by claim; it may not be known which."""
+        if not is_pod(charge):
+            return False
+        if charge.grants or charge.unknown:
+            return True
+        # Most pods have no claims.
+        return bool(self._fleet.claims.of_pod(charge.uid)) and any(True for _ in self._fleet.grants_held(charge))
 
     def _forget_start(self, name: str) -> None:
         self.raised_sums.remove(name)
@@ -293,8 +311,20 @@ class NodeCache:
             alive=self.is_alive(name),
             last_renewal=self._heartbeats.last_renewal(name),
             charges=tuple(self._fleet.on_node(name)),
+            doubled=self._doubled.get(name, ()),
+            surplus_drivers=tuple(self._fleet.claims.surplus_drivers(name)),
             kinds=self._kinds,
         )
+
+    def set_doubled(self, cards: Mapping[CardOnNode, Sequence[str]]) -> None:
+        """Set the cards that two pods hold though only one may, with their holders as namespace/name."""
+        before, self._doubled = self._doubled, {}
+        for card in sorted(cards):
+            shown = (card.type, card.minor, tuple(cards[card]))
+            self._doubled[card.node] = (*self._doubled.get(card.node, ()), shown)
+        for name in before.keys() | self._doubled.keys():
+            if before.get(name) != self._doubled.get(name):
+                self._listener.status_changed(StatusKind.DEVICE, name)
 
     def _heard(self, name: str) -> int:
         """Return when a node's agent renewed its Lease last, in seconds since 1970; 0 if that is not known."""

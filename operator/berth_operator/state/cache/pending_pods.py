@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from berth_api.request import Kinds
+from berth_api.values.caching import sized_cache
 from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.lost_places import preemptor_of_pod
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.queue import Queue
-from berth_operator.core.values.request import Membership, PendingPod
+from berth_operator.core.values.request import Membership, PendingPod, PodRequest
 from berth_operator.state.cache.gangs import Gangs
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.nominator import Nominator
@@ -22,6 +24,11 @@ Object = Mapping[str, Any]
 
 CLAIMS_SECONDS: Final = 30.0
 """Seconds that the resource claim controller has to create claims before a pod reports that they do not exist."""
+
+AT_ONCE: Final = 256
+"""Waiting pods of a controller that are put again at once."""
+MAX_NAMING: Final = 2**23
+"""Bytes of the requests that name a controller whose pods kubelets have rejected."""
 
 
 class PendingPods:
@@ -54,6 +61,8 @@ class PendingPods:
         self._gangs, self._nominator, self._waker, self._listener = gangs, nominator, waker, listener
         self._promises, self._clock, self._priorities = promises, clock, priorities
         self._arrivals = itertools.count()
+        self._of_controllers: dict[str, dict[str, None]] = {}
+        """Controller (`lost_places.preemptor_of_pod`) -> UIDs of its waiting pods, the first that came first."""
         self._gated: dict[str, PendingPod] = {}
         self._by_controllers: dict[str, Membership] = {}
         """UID -> the gang that the controller of a waiting pod defines, even if the namespace does not allow it."""
@@ -92,6 +101,25 @@ class PendingPods:
             if ((pod := self._by_uid[uid]).gang is not None) != self._gangs.applies(gang):
                 self._put_by_controller(pod, gang)
 
+    def put_rejected(self, controller: str) -> bool:
+        """Put waiting pods of a controller again, now that it is in `Fleet.rejecting`: their requests name it.
+
+        Return whether there are more than `AT_ONCE`; then call it again later.
+        """
+        uids = self._of_controllers.get(controller, ()) if controller in self._fleet.rejecting else ()
+        unnamed = [uid for uid in uids if self._by_uid[uid].request.rejected_controller != controller]
+        for uid in unnamed[:AT_ONCE]:
+            self._put(self._by_uid[uid])
+        return len(unnamed) > AT_ONCE
+
+    def wake_first(self, controller: str) -> None:
+        """Wake the waiting pod of a controller that came first, with its gang and its class."""
+        if (uid := next(iter(self._of_controllers.get(controller, ())), None)) is not None:
+            pod = self._by_uid[uid]
+            unit = pod if pod.gang is None else self._gangs.unit(pod.gang)
+            if unit is not None:
+                self._queue.wake_class(unit.class_key)
+
     def _put_by_controller(self, pod: PendingPod, gang: Membership) -> None:
         self._put(replace(pod, gang=gang if self._gangs.applies(gang) else None))
         self._by_controllers[pod.uid] = gang
@@ -102,9 +130,16 @@ class PendingPods:
         is_moved = known is not None and known.gang != pod.gang
         if is_moved:
             self.remove(uid)
+        elif known is not None and known.owner != pod.owner:
+            self._leave_controller(known)
         is_charged = uid in self._fleet.charges
         if known is None and not is_charged:
             self._fleet.pod_mix.see(pod.request)
+        controller = preemptor_of_pod(pod.owner, pod.key)
+        if pod.owner.uid:
+            self._of_controllers.setdefault(controller, {})[uid] = None
+        if pod.request.rejected_controller != (named := controller if controller in self._fleet.rejecting else ""):
+            pod = replace(pod, request=_naming(pod.request, named))
         # The members of a gang take their places once it can be decided (`Gangs.gather`).
         if (known is None or is_moved) and pod.workload and pod.gang is None:
             pod = self._promises.hand_over(pod)
@@ -158,10 +193,24 @@ class PendingPods:
             self._listener.pod_settled(uid)
             self._shown.pop(uid, None)
             self._nominator.forget(uid)
+            self._leave_controller(pod)
             if pod.gang is not None:
                 self._gangs.no_longer_waits(uid, pod.gang)
+
+    def _leave_controller(self, pod: PendingPod) -> None:
+        controller = preemptor_of_pod(pod.owner, pod.key)
+        if (uids := self._of_controllers.get(controller)) is not None:
+            uids.pop(pod.uid, None)
+            if not uids:
+                del self._of_controllers[controller]
 
     def _ungate(self, uid: str) -> None:
         gated = self._gated.pop(uid, None)
         if gated is not None and gated.gang is not None:
             self._gangs.ungate(uid, gated.gang)
+
+
+@sized_cache(MAX_NAMING)
+def _naming(request: PodRequest, controller: str) -> PodRequest:
+    """Return a request that names a controller whose pods kubelets have rejected; equal pods share one request."""
+    return replace(request, rejected_controller=controller)

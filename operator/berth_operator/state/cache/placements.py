@@ -29,6 +29,7 @@ from berth_client.objects import READING_ERRORS
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.queue.queue import MAX_BACKOFF
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import NO_POD_VOLUMES
 from berth_operator.core.values.pod_claims import NO_POD_CLAIMS
@@ -38,6 +39,7 @@ from berth_operator.state.cache.claim_tracker import ClaimTracker
 from berth_operator.state.cache.gangs import Gangs, gangs_of
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.pending_pods import PendingPods
+from berth_operator.state.cache.rejected_pods import RejectedPods
 from berth_operator.state.cache.unknown_allocations import UnknownAllocations
 from berth_operator.state.cache.unreadable import UnreadableObjects
 from berth_operator.state.cache.views import StatusKind
@@ -60,6 +62,7 @@ class Placements:
         gangs: Gangs,
         allocations: AllocationTracker,
         claims: ClaimTracker,
+        rejected: RejectedPods,
         unknown: UnknownAllocations,
         waker: Waker,
         listener: Listener,
@@ -71,6 +74,7 @@ class Placements:
         self._fleet, self._kinds, self._trusted = fleet, kinds, trusted_schedulers
         self._pending, self._gangs, self._allocations, self._unknown = pending, gangs, allocations, unknown
         self._claims, self._waker, self._listener, self._clock = claims, waker, listener, clock
+        self._rejected = rejected
         self._unreadable = UnreadableObjects("bound pods")
         self._assumed: dict[str, float | None] = {}
         """UID of a pod that is assumed or bound -> when its Binding succeeded; None until then."""
@@ -84,6 +88,7 @@ class Placements:
         pod, charge = placement.pod, placement.charge
         self._assumed[pod.uid] = None
         self.on_assume(placement)
+        self._rejected.assumed(placement)
         nominee = self._fleet.withdraw(pod.uid)
         self._fleet.charge(charge)
         self._claims.pod_changed(charge)
@@ -112,16 +117,17 @@ class Placements:
             self._gangs.bind(charge, charge.gang)
         self._waker.pod_bound()
 
-    def forget(self, uid: str) -> None:
-        """Release an assumed pod whose Binding failed, and let it back off."""
+    def forget(self, uid: str, longest: float = MAX_BACKOFF) -> None:
+        """Release an assumed pod whose Binding failed, and let it back off, at most for the `longest` seconds."""
         if uid not in self._assumed:
             return
         pod = self._pending.get(uid)
         if pod is not None and pod.gang is not None:
-            self._gangs.back_off(pod.gang)
+            self._gangs.back_off(pod.gang, longest)
         self.remove_bound(uid)
+        self._rejected.forgotten(uid)
         if pod is not None and pod.gang is None:
-            self._waker.back_off(pod, self._clock())
+            self._waker.back_off(pod, self._clock(), longest)
 
     # --- what the API server shows ----------------------------------------------------------------------------
 
@@ -203,12 +209,12 @@ class Placements:
         self._allocations.pod_charged(charge)
         self._claims.pod_changed(charge)
         self._waker.pod_assigned(charge)
-        if charge.unknown:
+        if charge.unknown or charge.lacks_cards:
             self._unknown.add(charge.uid)
 
     def _mark_device(self, charge: Charge) -> None:
         """Mark the Device on which a pod uses something; most pods of a cluster use no device."""
-        if charge.grants or charge.unknown or charge.plugin_requests:
+        if charge.grants or charge.unknown or charge.lacks_cards or charge.plugin_requests:
             self._listener.status_changed(StatusKind.DEVICE, charge.node)
 
     # --- queries ----------------------------------------------------------------------------------------------

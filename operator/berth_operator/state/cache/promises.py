@@ -6,7 +6,8 @@ without the places of workloads of lower priority (`Cluster.decide`). Berth then
 pod takes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -18,8 +19,9 @@ from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.filters import node_selector
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values import ending
+from berth_operator.core.values.charge import NOT_STARTED, Charge
+from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.state.cache.nominator import Nominator
 from berth_operator.state.cache.waker import Waker
 
@@ -29,13 +31,17 @@ NO_PODS: Final[Mapping[str, PendingPod]] = MappingProxyType({})
 class PlacePromises:
     """The promised places by workload."""
 
-    def __init__(self, *, fleet: Fleet, nominator: Nominator, waker: Waker) -> None:
-        self._fleet, self._nominator, self._waker = fleet, nominator, waker
+    def __init__(self, *, fleet: Fleet, nominator: Nominator, waker: Waker, wall: Callable[[], float]) -> None:
+        self._fleet, self._nominator, self._waker, self._wall = fleet, nominator, waker, wall
         self._of: dict[str, dict[str, PendingPod]] = {}
         """namespace/name of a workload, or key of a gang -> UID of a pod that does not exist yet -> this pod."""
         self._to: dict[tuple[str, str], dict[str, str]] = {}
         """(namespace, set) of the pods that take the places -> UID -> its workload or gang in `_of`."""
         self._count = 0
+        self._of_types = Counter[str]()
+        """Type of devices -> promised places with such devices: each message of a waiting pod has the number."""
+        self.on_handed_over: Callable[[str, PendingPod, PendingPod], None] = lambda _key, _expected, _pod: None
+        """Called when a place of a workload or gang is handed over, with the pod that was expected and the pod."""
 
     def __len__(self) -> int:
         return self._count
@@ -48,14 +54,24 @@ class PlacePromises:
         """Return the promised places of a workload."""
         return [self._fleet.nominees[uid] for uid in self.of(workload)]
 
+    def number_of(self, request: PodRequest) -> int:
+        """Return how many promised places have devices of a type that a pod requests; the most of all its types."""
+        if not self._count:
+            return 0
+        return max((self._of_types[part.type] for part in request.devices.parts), default=0)
+
     def all(self) -> Iterator[tuple[str, PendingPod, Charge]]:
         """Yield (workload, pod, place) of all promised places."""
         for workload, pods in self._of.items():
             for uid, pod in pods.items():
                 yield workload, pod, self._fleet.nominees[uid]
 
-    def keep(self, workload: str, placements: Iterable[Placement]) -> None:
-        """Promise places, in place of the same pods' earlier places; as many as may be promised at once."""
+    def keep(self, workload: str, placements: Iterable[Placement], *, until: int = ending.UNKNOWN) -> None:
+        """Promise places, in place of the same pods' earlier places; as many as may be promised at once.
+
+        `until`: when they are given up, in seconds since 1970; if it is not given, as for the earlier places.
+        """
+        now = int(self._wall())
         for placement in placements:
             pods = self._of.get(workload, NO_PODS)
             if placement.pod.uid not in pods and self._count >= MAX_PLACES:
@@ -65,7 +81,12 @@ class PlacePromises:
             pods[placement.pod.uid] = placement.pod
             self._to.setdefault((placement.pod.namespace, placement.pod.workload), {})[placement.pod.uid] = workload
             before = self._fleet.withdraw(placement.pod.uid)
-            place = promise.promised(placement, workload)
+            since, end = now, until
+            if before is not None and promise.is_promised(before):
+                since, end = before.started, before.ends if until == ending.UNKNOWN else until
+                self._of_types.subtract(_types(before))
+            place = promise.promised(placement, workload, since=since, until=end)
+            self._of_types.update(_types(place))
             self._fleet.nominate(place)
             if before is not None and (before.node, before.grants) != (place.node, place.grants):
                 self._waker.capacity_freed(before)
@@ -88,7 +109,9 @@ class PlacePromises:
             del self._to[receiver]
         if not pods:
             del self._of[workload]
-        return self._fleet.withdraw(uid)
+        place = self._fleet.withdraw(uid)
+        self._of_types.subtract(_types(place) if place is not None else ())
+        return place
 
     # --- pods ---------------------------------------------------------------------------------------------------
 
@@ -120,7 +143,10 @@ class PlacePromises:
             owner=pod.owner,
             gang=pod.gang,
             workload=pod.workload,
+            started=NOT_STARTED,
+            ends=pod.ends,
         )
+        self.on_handed_over(workload, chosen, pod)
         return self._nominator.nominate(pod, nominee)
 
     # --- decisions of other pods --------------------------------------------------------------------------------
@@ -131,3 +157,7 @@ class PlacePromises:
         lower = [place for _, pod, place in self.all() if pod.priority < priority]
         with self._fleet.without(lower):
             yield bool(lower)
+
+
+def _types(place: Charge) -> set[str]:
+    return {grant.type for grant in place.grants}

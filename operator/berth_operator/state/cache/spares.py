@@ -3,7 +3,7 @@
 In the Fleet these nodes are nominations with their own UID, so that decisions see them without a charge.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -44,16 +44,6 @@ class Spares:
         """Release the capacity kept for a pod."""
         self._withdraw(self._of.pop(uid, ()))
 
-    def decide(self, decide: Callable[[], Outcome]) -> Outcome:
-        """Return the outcome of a decision. If it fails, repeat it without the kept capacity."""
-        outcome = decide()
-        if not self._of or _nodes(outcome):
-            return outcome
-        with self._fleet.without(self.charges()):
-            again = decide()
-        self.make_way(nodes := _nodes(again))
-        return again if nodes else outcome
-
     def make_way(self, nodes: Collection[str]) -> None:
         """Release the capacity kept on these nodes, because another pod takes it."""
         for uid, charges in list(self._of.items()):
@@ -71,7 +61,7 @@ class Spares:
                 self._waker.capacity_freed(charge)
 
 
-def _nodes(outcome: Placement | Sequence[Placement] | Failure | None) -> set[str]:
+def nodes_of(outcome: Placement | Sequence[Placement] | Failure | None) -> set[str]:
     """Return the nodes of placements; empty if the decision failed."""
     if outcome is None or isinstance(outcome, Failure):
         return set()

@@ -1,4 +1,4 @@
-"""Bound pods whose allocation is missing or not trusted. They block devices of their node and are reported."""
+"""Bound pods whose allocation is missing or not trusted. They block devices, or see none, and are reported."""
 
 from collections.abc import Callable
 from typing import Final
@@ -35,5 +35,5 @@ class UnknownAllocations:
             patience = KUBELET_SECONDS if kubelet_allocation.count_plugin_devices(charge, self._fleet.kinds) else 0.0
             if self._node_cache.is_complete(charge.node) and self._clock() - since >= patience:
                 del self._since[uid]
-                if charge.unknown:
+                if charge.unknown or charge.lacks_cards:
                     self._listener.allocation_unknown(charge)

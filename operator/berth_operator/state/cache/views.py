@@ -40,6 +40,10 @@ class NodeView:
     last_renewal: str = ""
     """The time in the Lease of its agent; empty if there is none."""
     charges: tuple[Charge, ...]
+    doubled: tuple[tuple[str, int, tuple[str, ...]], ...] = ()
+    """(type, minor, holders) of each card that two pods hold though only one may; a holder is namespace/name."""
+    surplus_drivers: tuple[str, ...] = ()
+    """The drivers with more ResourceSlices for the node than are used."""
     kinds: Kinds = BUILT_IN
 
 

@@ -8,7 +8,7 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue import waking
-from berth_operator.core.queue.queue import Hint, Queue
+from berth_operator.core.queue.queue import MAX_BACKOFF, Hint, Queue
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
@@ -45,9 +45,9 @@ class Waker:
         self._queue.put(unit)
         self._listener.work_ready()
 
-    def back_off(self, pod: PendingPod, now: float) -> None:
+    def back_off(self, pod: PendingPod, now: float, longest: float = MAX_BACKOFF) -> None:
         """Back off a pod."""
-        self._queue.back_off(pod, now)
+        self._queue.back_off(pod, now, longest)
         self._listener.work_ready()
 
     def record_change(self) -> None:

@@ -29,6 +29,8 @@ Believed = tuple[tuple[Grant, ...], tuple[str, ...]]
 
 _SIMPLE: Final = (RDMA, FPGA)
 _MIG_ID: Final = "MIG-"
+_CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of the Pod object of a static pod, which kubelet runs from a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,19 @@ def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Belie
         if not is_enough and device_type not in expected.of_others:
             unknown.append(device_type)
     return tuple(grants), tuple(unknown)
+
+
+def lacks_cards(pod: Object, reads: frozenset[str] | None) -> bool:
+    """Return whether another program bound a pod whose containers see only the GPUs that Berth's Binding names.
+
+    It may be kube-scheduler with a profile of the same name, or with an extender that did not answer. Static pods are
+    left out, and pods to which kube-scheduler gave devices of a ResourceClaim for their requests. `reads` is as in
+    `Requested`.
+    """
+    annotations = pod["metadata"].get("annotations") or {}
+    is_ours = names.EPOCH in annotations or _CONFIG_MIRROR in annotations
+    by_claim = (pod.get("status") or {}).get("extendedResourceClaimStatus")
+    return bool(reads and reads.isdisjoint(annotations)) and not is_ours and not by_claim
 
 
 def _unknown(expected: Requested, annotations: Mapping[str, str]) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ def of_pod(pod: Object) -> tuple[ClaimUse, ...]:
         if name := listed.get("resourceClaimName"):
             uses.append(ClaimUse(claim=f"{metadata['namespace']}/{name}"))
         elif listed.get("name") not in made:
-            uses.append(ClaimUse(claim="", owner=metadata["uid"], pod=key))
+            template = str(listed.get("resourceClaimTemplateName") or "")
+            uses.append(ClaimUse(claim="", owner=metadata["uid"], pod=key, template=template))
         elif name := made[listed.get("name")]:
             uses.append(ClaimUse(claim=f"{metadata['namespace']}/{name}", owner=metadata["uid"], pod=key))
     # A claim may be used under several names.

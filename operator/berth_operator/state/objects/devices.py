@@ -9,8 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from berth_api import names
 from berth_api.allocation import partitions
-from berth_api.device import Condition, DeviceSpec, DeviceStatus
-from berth_api.objects import faults
+from berth_api.device import DESCRIBED, REPORTED, Condition, DeviceSpec, DeviceStatus
+from berth_api.objects import faults, ownership
 from berth_api.objects.faults import Fault
 from berth_api.values.caching import compact
 from berth_operator.core.values import refused, vendors
@@ -64,6 +64,17 @@ class DeviceRecord:
     """(type, id) of cards of the inventory that only a reset or a reboot brings back."""
     faults: tuple[tuple[tuple[str, str], tuple[Fault, ...]], ...] = ()
     """((type, id), what the agent reports) of each unhealthy card of the inventory."""
+    foreign_spec: str = ""
+    foreign_report: str = ""
+    """A field of the spec, or of the agent's report, whose value is of another field manager, and the manager."""
+
+    @property
+    def foreign(self) -> str:
+        """Return a field whose value is not the one that the agent published; empty if all are the agent's.
+
+        Until the agent has written it again, it may name cards as free that are broken or held.
+        """
+        return self.foreign_spec or self.foreign_report
 
     @property
     def fault_texts(self) -> dict[tuple[str, str], str]:
@@ -106,9 +117,19 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
         table=table,
         partitions_only=None if table is None else partitions.partitions_only(labels),
     )
-    if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation")):
+    is_same = known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation"))
+    # No value of a spec changes without its generation.
+    foreign_spec, foreign_report = _foreign(device, has_own_spec=is_same and known is not None and not known.foreign)
+    if known is not None and is_same:
         marked = known if known.marks == marks else _marked(known, marks)
-        return _with_report(replace(marked, reported=status_json, conditions=conditions), status)
+        read = replace(
+            marked,
+            reported=status_json,
+            conditions=conditions,
+            foreign_spec=foreign_spec,
+            foreign_report=foreign_report,
+        )
+        return _with_report(read, status)
     unread: tuple[str, ...] = ()
     try:
         spec = DeviceSpec.model_validate(device.get("spec") or {})
@@ -139,8 +160,27 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
             if any(condition.reason in LASTING for condition in info.conditions)
         ),
         faults=tuple(((info.type, info.id), faults.of_conditions(info.conditions)) for info in unhealthy),
+        foreign_spec=foreign_spec,
+        foreign_report=foreign_report,
     )
     return _with_report(_marked(read, marks), status)
+
+
+def _foreign(device: Object, *, has_own_spec: bool) -> tuple[str, str]:
+    """Return a field of the spec and one of the agent's report that other managers wrote; both empty if none did.
+
+    Objects without managed fields, as in snapshots, and Devices that no agent has written, are taken as they are.
+    """
+    main, status = ownership.applied(device, names.AGENT)
+    in_spec = ownership.unowned(device, "spec", main, only=DESCRIBED) if main and not has_own_spec else None
+    in_report = ownership.unowned(device, "status", status, only=REPORTED) if main or status else None
+
+    def text(path: ownership.Path | None) -> str:
+        if path is None:
+            return ""
+        return f"field manager {ownership.last_writer(device, path, but=()) or 'unknown'} wrote {ownership.text(path)}"
+
+    return text(in_spec), text(in_report)
 
 
 def _with_report(read: DeviceRecord, status: Object) -> DeviceRecord:

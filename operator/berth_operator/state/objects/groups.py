@@ -1,9 +1,11 @@
 """Gangs, parsed from the API: a pod's membership, and PodGroups."""
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from berth_api import names, words
+from berth_api.objects import rejected_pod
 from berth_api.objects.podgroup import MAX_MEMBERS
 from berth_api.request import RequestError
 from berth_api.values import keys
@@ -89,7 +91,9 @@ def group(raw: Object, kind: PodGroupKind = OWN_GROUPS) -> Group:
     name = keys.of(raw)
     written = spec.get("minMember") or 0
     minimum = _whole(written)
-    problem = "" if minimum else f"PodGroup {name}: spec.minMember: {written}; allowed are whole numbers from 1"
+    # A list may have a thousand levels.
+    shown = written if isinstance(written, int | float | str) else reprlib.repr(written)
+    problem = "" if minimum else f"PodGroup {name}: spec.minMember: {shown}; allowed are whole numbers from 1"
     notes = () if kind.has_status else kind.notes(spec)
     return Group(
         name=name,
@@ -109,21 +113,31 @@ def _whole(value: Any) -> int:
 
 
 def transform_ended(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return an ended pod with only the fields that name its gang, because there may be very many ended pods."""
+    """Return an ended pod with only the fields that name its gang, or that show that kubelet rejected it.
+
+    There may be very many ended pods.
+    """
     metadata = pod["metadata"]
     kept = {name: metadata[name] for name in ("uid", "name", "namespace", "resourceVersion")}
     for kind in ("labels", "annotations"):
         kept[kind] = {name: value for name, value in (metadata.get(kind) or {}).items() if name in _READ}
-    if owner := controller_gangs.controller(metadata):
-        kept["ownerReferences"] = [{name: owner[name] for name in ("apiVersion", "kind", "name", "controller")}]
     spec = {name: pod["spec"].get(name) for name in ("schedulerName", "schedulingGroup")}
-    return {"metadata": kept, "spec": spec, "status": {"phase": pod["status"]["phase"]}}
+    owner = controller_gangs.controller(metadata)
+    if kept["labels"] or kept["annotations"] or spec["schedulingGroup"]:
+        owner = next((owner for owner in metadata.get("ownerReferences") or () if owner.get("controller")), None)
+    if owner is not None:
+        kept["ownerReferences"] = [{name: owner.get(name) for name in _OWNER}]
+    status = {"phase": pod["status"]["phase"]}
+    if rejected_pod.is_rejected(pod):
+        status |= {"message": rejected_pod.MESSAGE, "reason": rejected_pod.reason_of(pod)}
+    return {"metadata": kept, "spec": spec, "status": status}
 
 
+_OWNER: Final = ("apiVersion", "kind", "name", "uid", "controller")
 _READ: Final = frozenset(
     {
         *(names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL, names.POD_GROUP, names.POD_GROUP_MIN_MEMBER),
-        *words.GANG_NAMES,
+        *words.GANG_READS,
         *controller_gangs.READS,
     }
 )

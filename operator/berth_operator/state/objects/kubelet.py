@@ -8,7 +8,8 @@ import orjson
 from pydantic import ValidationError
 
 from berth_api.allocation import REPLICA_MARK, device_ids
-from berth_api.device import DeviceStatus, ExceedingUse, HeldDevice, UnheldUse
+from berth_api.device import REPORTED, DeviceStatus, ExceedingUse, HeldDevice, UnheldUse
+from berth_api.names import GPU
 from berth_api.objects import gpupod
 from berth_api.objects.gpupod import GpuPodSpec
 from berth_api.values import keys
@@ -17,9 +18,6 @@ from berth_operator.core.dra.slices import DeviceID
 from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
 
 Object = Mapping[str, Any]
-
-FIELDS: Final = ("held", "bootID", "withheld", "foreign", "claimed", "exceeding", "unheld")
-"""Fields of a Device's status that its agent writes, in addition to conditions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +37,13 @@ class AgentReport:
     """Pods that use more memory of a card than their share."""
     unheld: tuple[UnheldUse, ...] = ()
     """Pods that use cards which they do not hold."""
+    uncertain: tuple[KubeletDevice, ...] = ()
+    """Cards that containers may have, by ids that do not show which card it is."""
+    running: Mapping[str, ActualAllocation] = field(default_factory=dict)
+    """UID of a pod with GPUs that kubelet does not know, also of one that has gone and still has processes -> these
+    GPUs."""
+    stopped: frozenset[str] = frozenset()
+    """UIDs of pods that are being deleted, still exist, and have neither processes nor devices of kubelet."""
 
     def exceeded_by(self, uid: str, pod: str) -> tuple[ExceedingUse, ...]:
         """Return a pod's use above its shares. `pod` is namespace/name, because a stolen token can forge them."""
@@ -94,7 +99,7 @@ def gpu_pod(obj: Object) -> GpuPodRecord:
 
 def text(status: Object) -> bytes:
     """Return the agent's part of a Device's status as JSON, because comparing text is faster than parsing."""
-    return compact(orjson.dumps([status.get(name) for name in FIELDS]))
+    return compact(orjson.dumps([status.get(name) for name in REPORTED]))
 
 
 NOTHING: Final = text({})
@@ -103,7 +108,7 @@ NOTHING: Final = text({})
 def agent_report(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...]]:
     """Read the agent's part of a Device's status; return the report, and the unreadable fields."""
     try:
-        fields = DeviceStatus.model_validate({name: status[name] for name in FIELDS if status.get(name)})
+        fields = DeviceStatus.model_validate({name: status[name] for name in REPORTED if status.get(name)})
     except ValidationError as error:
         first = error.errors()[0]
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
@@ -126,6 +131,17 @@ def agent_report(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...
         claimed=claimed,
         exceeding=tuple(fields.exceeding),
         unheld=tuple(fields.unheld),
+        uncertain=tuple(KubeletDevice(type=GPU, minor=minor, id="") for minor in fields.uncertain),
+        running={
+            pod.pod_uid: ActualAllocation(
+                uid=pod.pod_uid,
+                pod=keys.join(pod.namespace, pod.pod),
+                node=node,
+                containers=(("", _devices(pod.devices)),),
+            )
+            for pod in fields.running
+        },
+        stopped=frozenset(fields.stopped),
     ), ()
 
 

@@ -16,9 +16,10 @@ from berth_api.admission.routing import Route
 from berth_api.request import BUILT_IN, Kinds
 from berth_client.objects import READING_ERRORS
 from berth_operator.core.dra.fields import Field, FieldError
+from berth_operator.core.values.pod_admission import PriorityClass, priority_of
 from berth_operator.core.values.quota_workload import PodSet
 from berth_operator.core.values.request import PendingPod
-from berth_operator.state.objects import pods, terms, topology_assignments
+from berth_operator.state.objects import pod_admission, pods, terms, topology_assignments
 from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimits
 
 Object = Mapping[str, Any]
@@ -74,7 +75,7 @@ class Templates:
     served: frozenset[str] = frozenset()
     """Further resources that the route `devices` reads."""
     flavors: dict[str, Flavor] = field(default_factory=dict)
-    priority_classes: dict[str, Object] = field(default_factory=dict)
+    priority_classes: Mapping[str, PriorityClass] = field(default_factory=dict)
     """Name -> PriorityClass."""
 
     def flavor(self, name: str) -> Flavor:
@@ -85,17 +86,10 @@ class Templates:
             raise UnknownFlavorError(name) from None
 
     def priority(self, spec: Object) -> Object:
-        """Return the fields that the admission plugin Priority sets in a pod.
-
-        The plugin refuses a pod with another priority than its class has. But it does not check templates, so a higher
-        one must not count there. A pod that is older than the default class may have a lower one.
-        """
-        classes = self.priority_classes.values()
-        default: Object = next((priority for priority in classes if priority.get("globalDefault")), {})
-        named = self.priority_classes.get(spec.get("priorityClassName") or "", default)
-        policy = spec.get("preemptionPolicy") or named.get("preemptionPolicy")
-        value, given = named.get("value", 0), spec.get("priority")
-        return {"priority": value if given is None else min(given, value), "preemptionPolicy": policy}
+        """Return the fields that the admission plugin Priority sets in a pod; of an unknown class, the lowest."""
+        found = priority_of(pod_admission.of_pod(spec), self.priority_classes)
+        priority, preempts = found or (min(spec.get("priority") or 0, 0), False)
+        return {"priority": priority, "preemptionPolicy": None if preempts else "Never"}
 
 
 def read(workload: Field, templates: Templates) -> tuple[PodSet, ...]:
@@ -125,6 +119,7 @@ def read(workload: Field, templates: Templates) -> tuple[PodSet, ...]:
             continue
         try:
             first = pods.pending(pod, templates.kinds, templates.priorities)
+            first = replace(first, admission=pod_admission.of_pod(pod["spec"]))
         except READING_ERRORS as error:
             raise FieldError(f"{pod_set.path}.template: cannot be read: {error!r:.200}") from error
         # Admission injects what these name when the pod is created.
@@ -207,11 +202,19 @@ def read_template(template: Object, namespace: str, templates: Templates) -> Pen
         of_template = template.get("metadata") or {}
         of_pods = {kind: dict(of_template.get(kind) or {}) for kind in ("labels", "annotations")}
         metadata = {"namespace": namespace, "name": "", "uid": "", **of_pods}
-        pod = pods.pending(_admitted(metadata, template.get("spec") or {}, templates), templates.kinds)
+        created = _admitted(metadata, template.get("spec") or {}, templates)
+        # With the priority of the template: its class may be created, or change, later.
+        admission = pod_admission.of_pod({**created["spec"], **_written_priority(template)})
+        pod = replace(pods.pending(created, templates.kinds), admission=admission)
     except READING_ERRORS:
         return None
     # Admission injects what these name when the pod is created.
     return replace(pod, request=replace(pod.request, uninjected=(), unlimited=()))
+
+
+def _written_priority(template: Object) -> Object:
+    spec = template.get("spec") or {}
+    return {name: spec.get(name) for name in ("priority", "preemptionPolicy")}
 
 
 def _texts(fields: Field) -> Iterator[tuple[str, str]]:

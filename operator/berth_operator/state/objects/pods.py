@@ -42,6 +42,7 @@ from berth_operator.state.objects import (
     images,
     kubernetes_groups,
     mounts,
+    pod_admission,
     pod_limits,
     ports,
     terms,
@@ -64,6 +65,8 @@ _UNREAD: Final = (
 _UNREAD_OF_POD: Final = ("dnsConfig", "hostAliases", "imagePullSecrets", "securityContext")
 """The same of a pod."""
 _VOLUMES: Final = mounts.RELEVANT | {"image"}
+MAX_FINALIZERS: Final = 3
+"""Finalizers of a pod that messages name."""
 _CONDITIONS: Final = frozenset({"PodScheduled", "PodResizePending"})
 _KEPT: Final = ("name", "resources", "allocatedResources")
 """Fields of a container's status that are read during a resize."""
@@ -180,8 +183,9 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         gang=gang,
         preempts=spec.get("preemptionPolicy") != "Never",
         nominated_node=(pod.get("status") or {}).get("nominatedNodeName") or "",
-        owner=_owner(metadata),
+        owner=owner_of(metadata),
         workload=_workload(metadata),
+        admission=pod_admission.of_pod(spec) if gang is not None and gang.controller else None,
     )
 
 
@@ -193,7 +197,7 @@ def _workload(metadata: Object) -> str:
     return interning.intern(keys.join(annotations[names.WORKLOAD], annotations.get(names.POD_SET) or ""))
 
 
-def _owner(metadata: Object) -> Owner:
+def owner_of(metadata: Object) -> Owner:
     """Return a pod's controller."""
     for owner in metadata.get("ownerReferences") or ():
         if owner.get("controller"):
@@ -392,37 +396,38 @@ def charge(
         ValueError: a part of the pod cannot be read, such as an amount.
     """
     metadata, node = pod["metadata"], pod["spec"]["nodeName"]
-    spec, status = extended_claims.without_claimed(pod, pod_limits.trimmed(pod["spec"]))
-    resize_status = {name: status[name] for name in resize.READS if status.get(name)}
-    template = _template({**pod, "spec": spec}, resize_status)
-    # Unlike a waiting pod's, it has no limit.
-    taken = (_taken if len(template) <= pod_limits.MAX_TEMPLATE_BYTES else _taken.uncached)(
-        template, kinds, by_sums=kubernetes >= releases.RESIZES_BY_SUMS
-    )
+    whole = pod_limits.trimmed(pod["spec"])
+    spec, status = extended_claims.without_claimed(pod, whole)
+    taken = counted = _taken_by(pod, spec, status, kinds, kubernetes)
+    if spec is not whole:
+        # For other pods, kubelet counts what a claim provides as taken from the node as well.
+        counted = _taken_by(pod, whole, pod.get("status") or {}, kinds, kubernetes)
     grants, unknown = allocations.of_pod(pod, taken.devices, trusted)
     gang = groups.of_placed(pod)
     return Charge(
         uid=metadata["uid"],
         pod=keys.of(pod),
         node=node,
-        resources=taken.resources,
+        resources=counted.resources,
         nonzero_requested=taken.nonzero_requested,
         plugin_requests=taken.plugin_requests,
         ports=taken.ports,
         grants=resolve_grants(metadata["uid"], node, grants),
         isolation=isolation.given(dict(taken.resources)),
         unknown=unknown,
+        lacks_cards=allocations.lacks_cards(pod, taken.devices.reads),
         identity=affinity.identity(pod),
         affinity=affinity.of_placed(pod),
         mounts=mounts.of_pod(pod),
         terminating=bool(metadata.get("deletionTimestamp")),
+        finalizers=_finalizers(metadata),
         gang=gang,
         alike_key=request_of(pod, kinds).alike_key if gang else None,
         # Raises TypeError for anything but an integer: a bound pod could not be charged with it.
         priority=operator.index(pod["spec"].get("priority") or 0),
         started=times.seconds(status.get("startTime") or "", NOT_STARTED),
         ends=endings.of_placed(pod),
-        owner=_owner(metadata),
+        owner=owner_of(metadata),
         scheduler=interning.intern(pod["spec"].get("schedulerName") or names.SCHEDULER),
         workload=_workload(metadata),
     )
@@ -443,10 +448,18 @@ def unreadable(pod: Object, types: Iterable[str]) -> Charge:
         resources=((PODS, 1),),
         unknown=tuple(types),
         terminating=bool(metadata.get("deletionTimestamp")),
+        finalizers=_finalizers(metadata),
         priority=priority if isinstance(priority, int) else 0,
-        owner=_owner(metadata),
+        owner=owner_of(metadata),
         scheduler=interning.intern(spec.get("schedulerName") or names.SCHEDULER),
     )
+
+
+def _finalizers(metadata: Object) -> tuple[str, ...]:
+    """Return the first finalizers of a pod that is being deleted."""
+    if not metadata.get("deletionTimestamp"):
+        return ()
+    return tuple(interning.intern(name) for name in (metadata.get("finalizers") or ())[:MAX_FINALIZERS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -470,6 +483,15 @@ def _requested(spec: Object, total: Mapping[str, int], kinds: Kinds) -> allocati
         return allocations.requested({names.PREFIX + names.GPU: request.CARD}, kinds, spec).of_allocation()
     requested = allocations.requested(resources.total(resources.from_limits(reading.spec)), kinds, spec)
     return requested.of_allocation() if reading.may_be_in_metadata else requested
+
+
+def _taken_by(pod: Object, spec: Object, status: Object, kinds: Kinds, kubernetes: int) -> _Taken:
+    """Return what a bound pod takes of its node by this spec and status."""
+    resize_status = {name: status[name] for name in resize.READS if status.get(name)}
+    template = _template({**pod, "spec": spec}, resize_status)
+    # Unlike a waiting pod's, it has no limit.
+    read = _taken if len(template) <= pod_limits.MAX_TEMPLATE_BYTES else _taken.uncached
+    return read(template, kinds, by_sums=kubernetes >= releases.RESIZES_BY_SUMS)
 
 
 @sized_cache(TEMPLATES)

@@ -15,6 +15,7 @@ ReadPodSets = Callable[[Field], tuple[PodSet, ...]]
 
 CONTROLLER: Final = "berth.dev/fits-devices"
 """The `controllerName` of our AdmissionChecks."""
+_POD: Final = {"apiVersion": "v1", "kind": "Pod"}
 _METADATA: Final = ("namespace", "name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _ANNOTATIONS: Final = (pod_sets.SLICE_NAME, pod_sets.REPLACEMENT_FOR)
 _SPEC: Final = ("queueName", "priority", "active")
@@ -43,8 +44,13 @@ def transform(raw: Object) -> Object:
 
 def _metadata(raw: Object) -> Object:
     kept = _of(raw["metadata"], _METADATA)
-    annotations = raw["metadata"].get("annotations")
-    return {**kept, "annotations": _of(annotations, _ANNOTATIONS)} if annotations else kept
+    annotations, owners = raw["metadata"].get("annotations"), raw["metadata"].get("ownerReferences")
+    if annotations:
+        kept["annotations"] = _of(annotations, _ANNOTATIONS)
+    pods_that_exist = [_POD for owner in owners or () if _POD.items() <= owner.items()]
+    if pods_that_exist:
+        kept["ownerReferences"] = pods_that_exist
+    return kept
 
 
 def _of(fields: Mapping[str, Any], wanted: Collection[str]) -> Object:
@@ -127,6 +133,7 @@ def _view(root: Field, ours: Collection[str], read_pod_sets: ReadPodSets) -> Wor
         queue=spec.at("queueName").text(),
         slice_name=_annotation(root, pod_sets.SLICE_NAME),
         grows=bool(_annotation(root, pod_sets.REPLACEMENT_FOR)),
+        existing=sum(owner.value == _POD for owner in root.at("metadata").at("ownerReferences").items()),
         cluster_queue=status.at("admission").at("clusterQueue").text(),
         check=check.name,
         state=check.state,

@@ -13,9 +13,10 @@ from berth_client.objects import without_managed_fields
 from berth_client.reflector import Source
 from berth_operator.core.dra import requests, slices, status, taint_rules
 from berth_operator.core.dra.fields import FieldError
-from berth_operator.core.dra.slices import Slice
+from berth_operator.core.dra.slices import Slice, SliceOwner
 from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.dra.taint_rules import TaintRule
+from berth_operator.core.fleet.dra import store
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.sinks import Table
 
@@ -43,8 +44,14 @@ class ResourceClaims:
     def put_slice(self, raw: Object) -> None:
         """Add or update a ResourceSlice.
 
-        One that cannot be read, and never could, lists a device that may be any card of the driver's type.
+        One that cannot be read, and never could, lists a device that may be any card of the driver's type. One that is
+        beyond the slices of its driver that are used on its node is not read.
         """
+        name, owner = keys.name_of(raw), slices.owner(raw)
+        if self._claims.is_surplus(name, owner):
+            self._put_surplus(name, owner)
+            return
+        self._remove_surplus(name)
         before = self._claims.slices.get(keys.name_of(raw))
         if (slice_ := _read(_as_counted, raw)) is not None:
             self._slices_changed(self._claims.put_slice(slice_), before, slice_)
@@ -53,8 +60,23 @@ class ResourceClaims:
 
     def remove_slice(self, name: str) -> None:
         """Remove a ResourceSlice."""
+        self._remove_surplus(name)
         before = self._claims.slices.get(name)
         self._slices_changed(self._claims.remove_slice(name, self._cluster.clock() + KEPT_SECONDS), before)
+
+    def _put_surplus(self, name: str, owner: SliceOwner) -> None:
+        if self._claims.put_surplus(name, owner):
+            log.warning(
+                "too many ResourceSlices, further ones are not used",
+                node=owner.node,
+                driver=owner.driver,
+                used=store.MAX_SLICES,
+            )
+            self._cluster.node_devices_changed({owner.node})
+
+    def _remove_surplus(self, name: str) -> None:
+        if (owner := self._claims.remove_surplus(name)) is not None:
+            self._cluster.node_devices_changed({owner.node})
 
     def put_class(self, raw: Object) -> None:
         """Add or update a DeviceClass."""

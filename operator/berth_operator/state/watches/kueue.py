@@ -21,7 +21,6 @@ from berth_operator.state.watches.sinks import Table
 Object = dict[str, Any]
 
 API: Final = "/apis/kueue.x-k8s.io/v1beta2"
-_PRIORITY_CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -39,6 +38,7 @@ class QuotaObjects:
 
     def __init__(self, cluster: Cluster, templates: Templates) -> None:
         self._cluster, self._templates = cluster, templates
+        cluster.admission_rules.on_classes = self._read_again
         self._raw: dict[str, Object] = {}
         """namespace/name -> unfinished Workload that lists an AdmissionCheck, of whatever controller."""
         self._unreadable = UnreadableObjects("workloads")
@@ -101,17 +101,6 @@ class QuotaObjects:
         if self.checks.pop(name, None) is not None:
             self._update_all()
 
-    def put_priority_class(self, raw: Object) -> None:
-        """Add or update a PriorityClass."""
-        kept = {field: raw.get(field) for field in ("value", "globalDefault", "preemptionPolicy")}
-        if self._templates.priority_classes.get(keys.name_of(raw)) != kept:
-            self._templates.priority_classes[keys.name_of(raw)] = kept
-            self._read_again()
-
-    def remove_priority_class(self, name: str) -> None:
-        """Remove a PriorityClass; pods that exist keep their priority."""
-        self._templates.priority_classes.pop(name, None)
-
     def _read_again(self) -> None:
         self._read.clear()
         self._update_all()
@@ -163,7 +152,6 @@ def sources(to: QuotaObjects) -> Iterator[tuple[str, tuple[Source, Table]]]:
     yield "workloads", (workload, Table(kind="workloads", key=keys.of, put=to.put_workload, remove=to.remove_workload))
     yield "resource flavors", _source(f"{API}/resourceflavors", to.put_flavor, to.remove_flavor)
     yield "admission checks", _source(f"{API}/admissionchecks", to.put_check, to.remove_check)
-    yield "priority classes", _source(_PRIORITY_CLASSES, to.put_priority_class, to.remove_priority_class)
 
 
 def _source(path: str, put: Callable[[Object], None], remove: Callable[[str], None]) -> tuple[Source, Table]:

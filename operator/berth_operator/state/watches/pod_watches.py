@@ -28,6 +28,8 @@ BOUND: Final = f"spec.nodeName!=,{ALIVE}"
 ENDED: Final = "status.phase!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
 """Field selector for pods that have ended. A pod with an emptied status has not ended."""
 OTHERS: Final = "pods of others"
+MAX_EPOCH_DIGITS: Final = 15
+"""Terms begin with the seconds since 2025, so a longer number is no term. The LeaderLease holds 18 digits."""
 
 
 class PodTable:
@@ -42,6 +44,15 @@ class PodTable:
         self._unreadable = UnreadableObjects("pods")
         self._known: dict[str, str] = {}
         """UID -> scheduler name."""
+        self.highest_epoch = 0
+        """The highest term on the bound pods of all lists."""
+
+    def put_listed(self, pod: Object) -> str:
+        """Add or update a pod of a list, and record its term; return its UID."""
+        epoch = (pod["metadata"].get("annotations") or {}).get(names.EPOCH, "")
+        if pod["spec"].get("nodeName") and epoch.isdecimal() and len(epoch) <= MAX_EPOCH_DIGITS:
+            self.highest_epoch = max(self.highest_epoch, int(epoch))
+        return self.put(pod)
 
     def put(self, pod: Object) -> str:
         """Add or update a pod; return its UID."""
@@ -87,7 +98,7 @@ class WatchedPods:
 
     def listing(self, *, requested_at: float) -> Listing:
         """Begin a complete list of the pods of these scheduler names."""
-        return Listing(self._table.put, lambda uids: self._table.listed(self._includes, uids, requested_at))
+        return Listing(self._table.put_listed, lambda uids: self._table.listed(self._includes, uids, requested_at))
 
     def apply(self, event_type: EventType, obj: Object) -> None:
         """Apply one change."""
@@ -107,6 +118,11 @@ class PodWatches:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._ended: dict[str, sinks.Table] = {}
         """Scheduler name -> its pods that have ended."""
+
+    @property
+    def highest_epoch(self) -> int:
+        """Return the highest term on the bound pods of all lists."""
+        return self._table.highest_epoch
 
     def follow(self, schedulers: Collection[str], tasks: asyncio.TaskGroup) -> None:
         """Watch the pods of these scheduler names as ours, and stop watching pods of other names as ours."""

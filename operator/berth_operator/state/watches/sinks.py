@@ -170,7 +170,7 @@ def namespaces(cluster: Cluster) -> Table:
         put=lambda obj: cluster.put_namespace(
             keys.name_of(obj), obj["metadata"].get("labels") or {}, obj["metadata"].get("annotations") or {}
         ),
-        remove=lambda name: cluster.put_namespace(name, {}),
+        remove=cluster.remove_namespace,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from berth_api import names, words
 from berth_api.admission import injection
+from berth_api.device import REPORTED
 from berth_api.request import BUILT_IN, Kinds
 from berth_api.values import keys
 from berth_client.reflector import GetPage, Source, list_once
@@ -20,7 +21,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import limits
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.tenants import Tenants
-from berth_operator.state.objects import endings, groups, kubelet, kubernetes_groups
+from berth_operator.state.objects import endings, groups, kubernetes_groups
 from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimits
 from berth_operator.state.watches import sinks, sources
 from berth_operator.state.watches.pod_watches import ALIVE, ENDED, pods_where
@@ -108,7 +109,7 @@ KEPT: Final[Mapping[str, Tree]] = {
             "conditions": {"type": ..., "status": ...},
         },
     },
-    "devices": {"spec": ..., "status": dict.fromkeys(("conditions", *kubelet.FIELDS), ...)},
+    "devices": {"spec": ..., "status": dict.fromkeys(("conditions", *REPORTED), ...)},
     "gpu pods": {"spec": ...},
     "leases": {"spec": {"renewTime": ..., "leaseDurationSeconds": ...}},
     "namespaces": {},
@@ -320,6 +321,7 @@ class Snapshot:
             put += 1
             if put % TURN == 0:
                 await asyncio.sleep(0)
+        self.cluster.refresh_devices()
 
     def put_priority_class(self, obj: Object) -> None:
         """Add a PriorityClass."""

@@ -18,7 +18,11 @@ def except_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{agent_namespace}/leases"
     return {
         "nodes": (Source(path="/api/v1/nodes", params=selected, transform=nodes.transform), sinks.nodes(cluster)),
-        "devices": (Source(path=f"/apis/{names.API_VERSION}/{names.DEVICES}"), sinks.devices(cluster)),
+        # With their managed fields, which show whether all values are their agents'.
+        "devices": (
+            Source(path=f"/apis/{names.API_VERSION}/{names.DEVICES}", transform=lambda device: device),
+            sinks.devices(cluster),
+        ),
         "gpu pods": (Source(path=f"/apis/{names.API_VERSION}/{names.GPUPODS}"), sinks.gpu_pods(cluster)),
         "leases": (Source(path=leases), sinks.leases(cluster)),
         "namespaces": (Source(path="/api/v1/namespaces"), sinks.namespaces(cluster)),

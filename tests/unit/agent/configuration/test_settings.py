@@ -44,6 +44,9 @@ def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
+        pytest.param(
+            ["--node-name", "a", "--fleet-tokens", "/t"], "--fleet-tokens needs --inventory simulated", id="tokens"
+        ),
         pytest.param(["--inventory", "simulated"], "--fleet is needed with --inventory simulated", id="no fleet"),
         pytest.param(["--node-name", "a", "--poll-interval", "0"], "--poll-interval 0: Input should be", id="zero"),
         pytest.param(["--node-name", "a", "--lease-duration", "10"], "--lease-duration must exceed", id="lease"),

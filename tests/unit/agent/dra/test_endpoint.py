@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,12 @@ def service(kubelet: Path) -> Path | None:
     return next(kubelet.glob("plugins/gpu.berth.dev/dra-*.sock"), None)
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - another task serves
+            await asyncio.sleep(0.01)
+
+
 async def served(kubelet: Path) -> Path:
     """Return the driver's socket when it is there."""
     for _ in range(1000):
@@ -24,6 +32,21 @@ async def served(kubelet: Path) -> Path:
             return path
         await asyncio.sleep(0.01)
     raise TimeoutError
+
+
+@pytest.mark.parametrize("lost", ["plugins/gpu.berth.dev", "plugins_registry"])
+async def test_sockets_that_another_program_removed_are_made_again(lost: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        kubelet = Path(name)
+        serving = asyncio.create_task(DriverEndpoint(kubelet).run())
+        async with asyncio.timeout(20):
+            first = await served(kubelet)
+            shutil.rmtree(kubelet / lost)
+            # A name that comes back would be a socket that kubelet has given up.
+            await until(lambda: service(kubelet) not in {None, first})
+            await until(lambda: any(kubelet.glob("plugins_registry/gpu.berth.dev-*-reg.sock")))
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
 
 
 @pytest.mark.parametrize("waits_for", ["a card", "its turn"])

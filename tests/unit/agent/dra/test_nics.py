@@ -12,10 +12,10 @@ from berth_agent.dra import nics, slices
 from berth_agent.dra.driver import ClaimDriver
 from berth_agent.inventory import sysfs
 from berth_agent.inventory.discovery.rdma import RdmaNics
-from berth_agent.isolation.allocations import CHECKPOINT
 from berth_agent.isolation.nics import LAG, NicProvider, taken
 from berth_agent.isolation.provider import NodeView
 from berth_agent.kubelet.admission.pods import Pod
+from berth_agent.kubelet.allocations import CHECKPOINT
 from berth_agent.readings import Reading
 from berth_agent.vendor import RefusedError
 from berth_api.allocation import Function, Grant

@@ -19,15 +19,17 @@ from berth_agent.dra import slices
 from berth_agent.dra.checkpoint import NAME as CHECKPOINT
 from berth_agent.dra.driver import ClaimDriver
 from berth_agent.dra.endpoint import DriverEndpoint
-from berth_agent.dra.on_demand import PartitionsOnDemand
+from berth_agent.dra.on_demand import UNDIVIDED, PartitionsOnDemand
+from berth_agent.dra.preparation import POLL
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.readings import Reading
-from berth_agent.vendor import Placement, RefusedError, UnansweredError, released
+from berth_agent.vendor import PartitionCards, Placement, RefusedError, UnansweredError, released
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
 from berth_agent.vendors.nvidia.partitions.client import PartitionClient
 from berth_agent.vendors.nvidia.partitions.server import NAME
 from berth_api.device import ClaimedDevice, DeviceSpec
+from berth_client.errors import ApiError, Unreachable
 from tests.nvml import mig_profiles
 from tests.nvml.fixture import NvmlFixture, a100, h100, with_profiles
 from tests.nvml.probe import NODE, Machine, Probe, Start
@@ -122,14 +124,16 @@ class Agent:
         self.claims = self.driver.claims
         self.read = probe.read
         self.reading = Reading(spec=DeviceSpec(devices=[]), findings=())
+        self._one_at_a_time = asyncio.Lock()
         self._wake = asyncio.Event()
         self.driver.on_partition(self._wake.set)
 
     async def look(self) -> None:
         """Ask the process, and read the cards, as the agent does periodically."""
-        await self.on_demand.look(self.claims.destroy_left)
-        self.reading = await self.read()
-        await self.driver.update(self.reading, self.labels)
+        async with self._one_at_a_time:
+            await self.on_demand.look(self.claims.destroy_left)
+            self.reading = await self.read()
+            await self.driver.update(self.reading, self.labels)
 
     @contextlib.asynccontextmanager
     async def running(self, *, reads: bool = True) -> AsyncIterator["Agent"]:
@@ -263,7 +267,9 @@ async def test_an_opened_card_gives_instances_or_all_of_itself_and_nothing_by_na
                     await one.claims.prepare(refused)
             await one.look()
             # No pod gets the instances by name: the Device and the device plugin have the card as a whole, withheld.
-            assert [card.mig for card in one.driver.undivided(one.reading).spec.devices if card.id == uuid] == [None]
+            assert [card.mig for card in one.driver.undivided(one.reading).spec.devices if card.id == uuid] == [
+                UNDIVIDED
+            ]
             assert uuid in one.driver.withheld()
             assert {"000000000000", "000000000000-1g-10gb-19-6"} < published(one)
         async with Agent(node, probe, sockets, labels={}).running() as closed:
@@ -379,6 +385,97 @@ async def test_a_process_that_hangs_is_asked_for_no_change_until_it_has_listed_a
             await one.look()
             await one.claims.unprepare(key)
             assert (one.process.changes, places(fixture)) == (changes + 1, [])
+
+
+class Answers:
+    """An API server that keeps counters, and a process that does not answer for some seconds."""
+
+    def __init__(self, *, process: float = 0.0, api: float = 0.0, error: ApiError | Unreachable | None = None) -> None:
+        self._process, self._api, self._error = process, api, error or Unreachable("no answer")
+        self.lists: list[float] = []
+        self.probes: list[float] = []
+
+    async def list(self) -> PartitionCards:
+        self.lists.append(_now())
+        if _now() < self._process:
+            raise UnansweredError("the process that makes partitions does not answer: no such file")
+        return PartitionCards(cards=())
+
+    async def request(self, *_arguments: object, body: Any, **_options: object) -> Any:
+        self.probes.append(_now())
+        if _now() < self._api:
+            raise self._error
+        return body
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _nothing_left(_cards: object) -> str:
+    return ""
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(("process", "api", "known"), [(0.1, 0.0, 1.0), (45.0, 0.0, 46.0), (0.0, 12.0, 16.0)])
+async def test_a_process_that_starts_with_the_agent_is_asked_again_in_a_second(
+    process: float, api: float, known: float
+) -> None:
+    answers: Any = Answers(process=process, api=api)
+
+    def changed() -> None:
+        if not on_demand.unknown:
+            running.cancel()
+
+    on_demand = PartitionsOnDemand(answers, client=answers, node=NODE, released=contextlib.nullcontext)
+    on_demand.on_change = changed
+    running = asyncio.create_task(on_demand.run(_nothing_left))
+    await asyncio.wait([running], timeout=120)
+    assert _now() <= known
+    # The API server and the cards' library are asked no more often than that.
+    assert len(answers.probes) <= 2 + api / 5
+    assert len(answers.lists) <= 6 + process + api / 5
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize(
+    ("status", "message", "known"),
+    [
+        (422, "ValidatingAdmissionPolicy 'frozen' with binding 'frozen' denied request: not now", 16.0),
+        (422, 'admission webhook "frozen.example.com" denied the request: not now', 16.0),
+        (403, "ValidatingAdmissionPolicy 'frozen' with binding 'frozen' denied request: not now", 16.0),
+        # Before Kubernetes 1.35: the server keeps no counters.
+        (422, "spec.devices[0].consumesCounters[0].counterSet: Invalid value", 0.0),
+    ],
+)
+async def test_a_policy_that_refuses_slices_says_nothing_about_counters(
+    status: int, message: str, known: float
+) -> None:
+    answers: Any = Answers(api=12.0, error=ApiError(status, "Invalid", message))
+    on_demand = PartitionsOnDemand(answers, client=answers, node=NODE, released=contextlib.nullcontext)
+    on_demand.on_change = lambda: on_demand.unknown or running.cancel()
+    running = asyncio.create_task(on_demand.run(_nothing_left))
+    await asyncio.wait([running], timeout=120)
+    assert _now() <= known
+    drops = "the API server drops counters of devices, as before Kubernetes 1.36"
+    assert on_demand.problems(opened=True) == ([] if known else [drops])
+
+
+async def test_a_claim_waits_for_a_process_that_is_restarted(machine: Machine, agent: Start, tmp_path: Path) -> None:
+    """The process may end before the agent, or crash: kubelet would call again only a minute later."""
+    fixture = machine(with_profiles(h100(), mig_profiles.H100_80))
+    probe, node = agent(fixture), Node(tmp_path / "agent")
+    with serving(fixture, tmp_path / "record") as sockets:
+        async with Agent(node, probe, sockets).running() as one:
+            one.process.hangs = True
+            key = node.allocate("one", device(one, "3g-40gb", 4), pool=NODE)
+            preparing = asyncio.create_task(one.claims.prepare(key))
+            await asyncio.sleep(3 * POLL)
+            assert not preparing.done()
+            one.process.hangs = False
+            await one.look()
+            await preparing
+            assert places(fixture) == [(9, 4)]
 
 
 async def test_an_instance_in_use_is_a_problem_of_the_node_until_its_claim_is_released(

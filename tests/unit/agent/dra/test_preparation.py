@@ -8,6 +8,7 @@ import resource
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from berth_agent.dra.checkpoint import NAME, AbsentError, ClaimCheckpoint, Damag
 from berth_agent.dra.preparation import REMEMBERED, WAIT, NodeState, Preparation
 from berth_agent.dra.recovery import ENDED_SECONDS
 from berth_agent.dra.service import ClaimKey, PreparedDevice
-from berth_agent.vendor import RefusedError
+from berth_agent.vendor import CardAccess, RefusedError
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
 from berth_agent.vendors.nvidia.hand_over.cdi import NVIDIA_CTK_VENDOR
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
 from berth_api.device import ClaimedDevice, DeviceInfo, DeviceSpec, Mig, MigInstance
 from berth_client.errors import ApiError
+from berth_client.lists import PAGE
 from tests.devices import options, spec
 
 BY_CDI = options(device_list_strategy=("cdi-cri",))
@@ -96,8 +98,12 @@ class Node:
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
         if path.endswith("/pods"):
-            assert params == {"fieldSelector": "spec.nodeName=node"}
-            return {"items": self.pods}
+            number = int((params or {}).get("continue", "0"))
+            more = {"continue": str(number + 1)} if number + 1 < len(self.pods) else {}
+            last = {"continue": str(number)} if number else {}
+            assert params == {"fieldSelector": "spec.nodeName=node", "limit": str(PAGE), **last}
+            # A page may have fewer objects than were asked for.
+            return {"metadata": more, "items": self.pods[number : number + 1]}
         name = path.rpartition("/")[2]
         if name not in self.claims:
             raise ApiError(HTTPStatus.NOT_FOUND, "NotFound", f'resourceclaims.resource.k8s.io "{name}" not found')
@@ -355,6 +361,56 @@ async def test_a_prepared_claim_keeps_its_card_when_the_minors_change(tmp_path: 
         assert (tmp_path / "cdi" / name).read_text() == content
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"devices": []}'])
+async def test_a_file_that_another_program_removed_or_damaged_is_written_again(
+    tmp_path: Path, content: bytes | None, *, restarts: bool
+) -> None:
+    """kubelet starts a container again without a call, and the runtime finds no device of the claim."""
+    node = Node(tmp_path)
+    driver = node.restart()
+    await driver.prepare(node.allocate("one", "gpu-0", "mig-2-0"))
+    [file] = (tmp_path / "cdi").iterdir()
+    before = file.read_text()
+    await renew(driver, node)
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    if restarts:
+        driver = node.restart(wait=0)
+        await load(driver)
+    await renew(driver, node)
+    assert (file.read_text(), driver.withdrawn) == (before, "")
+
+
+async def test_what_is_read_during_a_renewal_is_renewed_too(tmp_path: Path) -> None:
+    """Otherwise the containers would keep a lost device until the cards are read once more."""
+    node = Node(tmp_path)
+    driver = node.restart()
+    await driver.prepare(node.allocate("one", "gpu-0"))
+    has_begun, goes_on = asyncio.Event(), threading.Event()
+
+    def slow() -> NodeState | None:
+        has_begun.set()
+        read = node.state()
+        assert read
+
+        def access() -> CardAccess:
+            assert goes_on.wait(60)
+            return read.access()
+
+        return replace(read, access=access)
+
+    driver.renew(slow)
+    await has_begun.wait()
+    node.cards = renumbered(None, 0, 1)
+    driver.renew(node.state)
+    goes_on.set()
+    assert driver.renewing
+    await driver.renewing
+    assert driver.withdrawn == "no container of ResourceClaim ns/one can start: the node has no device gpu-0 any more"
+
+
 @pytest.mark.looptime
 async def test_no_container_starts_while_a_device_of_its_claim_is_gone(tmp_path: Path) -> None:
     node = Node(tmp_path)
@@ -458,6 +514,61 @@ async def test_a_claim_that_kubelet_does_not_mean_is_refused(tmp_path: Path) -> 
     node.is_known = False
     with pytest.raises(RefusedError, match="not known yet"):
         await driver.prepare(replaced)
+
+
+MPS = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "MPS"}}
+
+
+def configured(node: Node, name: str, *requests: str, driver: str = "gpu.berth.dev", **fields: str) -> None:
+    """Add parameters for a driver to an allocated claim."""
+    entry = {"requests": list(requests), "opaque": {"driver": driver, "parameters": MPS}, **fields}
+    node.claims[name]["status"]["allocation"]["devices"]["config"] = [entry]
+
+
+@pytest.mark.parametrize(
+    ("requests", "source", "place"),
+    [
+        ((), "FromClaim", "spec.devices.config"),
+        (("gpu",), "FromClaim", "spec.devices.config"),
+        (("nic", "gpu/big"), "FromClaim", "spec.devices.config"),
+        (("gpu/big",), "FromClass", "spec.config of its DeviceClass"),
+    ],
+)
+async def test_parameters_that_the_driver_does_not_have_are_refused(
+    tmp_path: Path, requests: Sequence[str], source: str, place: str
+) -> None:
+    node = Node(tmp_path)
+    driver, key = node.restart(), node.allocate("c", "gpu-0")
+    configured(node, "c", *requests, source=source)
+    with pytest.raises(RefusedError) as refused:
+        await driver.prepare(key)
+    assert str(refused.value) == (
+        f"{key.title}: {place} has parameters 'GpuConfig' for gpu.berth.dev, which takes none: remove them. "
+        "To share a card, request a part of its capacity (docs/tasks/shares-by-claim.md); "
+        "with MPS, request a share by name (docs/tasks/limits.md)"
+    )
+    assert not driver.held
+
+
+async def test_parameters_for_other_requests_and_drivers_are_none_of_the_driver(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    driver, key = node.restart(), node.allocate("c", "gpu-0")
+    configured(node, "c", "nic")
+    await driver.prepare(key)
+    key = node.allocate("d", "gpu-1")
+    configured(node, "d", driver="dra.net")
+    await driver.prepare(key)
+
+
+async def test_a_claim_that_an_earlier_agent_prepared_keeps_its_card_whatever_its_parameters(tmp_path: Path) -> None:
+    """Test an upgrade, and a reboot after it."""
+    node = Node(tmp_path)
+    key = node.allocate("c", "gpu-0")
+    prepared = await node.restart().prepare(key)  # as the earlier agent, which does not see them
+    configured(node, "c")
+    assert await node.restart().prepare(key) == prepared
+    node.boot = "boot-2"
+    assert await node.restart().prepare(key) == prepared
 
 
 def test_a_checkpoint_is_read_leniently(tmp_path: Path) -> None:
@@ -697,6 +808,28 @@ async def test_a_full_disk_does_not_keep_recovered_claims_from_being_known(tmp_p
     assert (driver.cards(), list(node.recorded())) == (frozenset({"GPU-0"}), [key.uid])
     assert "the checkpoint" not in driver.unwritten.removeprefix("ResourceClaim ns/two not prepared: the checkpoint")
     assert record.with_name(f"{NAME}.rejected").read_text() == "damaged"
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"version": 9}'])
+async def test_a_checkpoint_that_another_program_removed_or_damaged_is_written_again(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    """Together with the CDI files, it would be lost at the next start."""
+    node = Node(tmp_path)
+    driver = node.restart()
+    await driver.prepare(node.allocate("one", "gpu-0", "mig-2-0"))
+    before, file = node.recorded(), tmp_path / "state" / NAME
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    await renew(driver, node)
+    await load(driver)
+    assert node.recorded() == before
+    # One that is right is left alone.
+    inode = file.stat().st_ino
+    await renew(driver, node)
+    await load(driver)
+    assert file.stat().st_ino == inode
 
 
 @pytest.mark.looptime

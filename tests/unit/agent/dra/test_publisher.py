@@ -13,7 +13,10 @@ import pytest
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.publisher import ASK_AGAIN, SlicePublisher
 from berth_agent.dra.slices import TAINT
+from berth_client.agreement import Restores
 from berth_client.errors import ApiError, Unreachable
+from berth_client.lists import StreamedLists
+from berth_client.versions import Versions
 
 pytestmark = pytest.mark.looptime
 CARD = ListedDevice(name="gpu-0", id="GPU-0", card="GPU-0", place="")
@@ -23,6 +26,7 @@ class Api:
     """Deletes each slice a moment after its creation if its owner is not the Node that is there."""
 
     def __init__(self) -> None:
+        self.restores, self.versions, self.streamed_lists = Restores(), Versions(), StreamedLists()
         self.node: str | None = "new"
         self.slices: dict[str, dict[str, Any]] = {}
         self.created = self.asked = 0
@@ -58,10 +62,12 @@ class Api:
     async def stream(
         self,
         _path: str,
-        _params: Mapping[str, str],
+        params: Mapping[str, str],
         *,
         idle_timeout: float,  # noqa: ARG002
     ) -> AsyncGenerator[bytes, None]:
+        if "sendInitialEvents" in params:
+            raise ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid", "sendInitialEvents is forbidden")
         yield b""
         while True:
             yield await self._events.get()

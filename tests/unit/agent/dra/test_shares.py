@@ -21,7 +21,7 @@ from berth_agent.vendor import RefusedError
 from berth_api.names import CARDS_KEY
 from berth_api.resources import quantity
 from tests.unit.agent.dra.test_driver import Pods, start
-from tests.unit.agent.dra.test_preparation import Node, machine
+from tests.unit.agent.dra.test_preparation import Node, load, machine, renew
 
 pytestmark = pytest.mark.looptime
 
@@ -128,6 +128,26 @@ def test_only_whole_cards_are_shared_and_steps_divide_their_memory() -> None:
         assert not any(device.shared for device in shown(mode, listed, by_name=()))
 
 
+async def test_a_pod_whose_containers_do_not_name_its_claim_starts(tmp_path: Path) -> None:
+    """Kubernetes allows that, and kubelet prepares the claim nevertheless."""
+    node = Node(tmp_path)
+    driver = node.restart()
+    key = allocate(node, "first", ("gpu", "gpu-0", 20480, 25))
+    add_pod(node, "first", {})
+    [device] = await driver.prepare(key)
+    assert device.device == "gpu-0"
+    # As for a container that names the claim later.
+    assert environments(node, "uid-first") == {"gpu-0.0uid-first": numbers(20480, cores=25)}
+
+
+async def test_a_claim_that_no_pod_on_the_node_has_is_refused(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    key = allocate(node, "first", ("gpu", "gpu-0", 20480, 25))
+    add_pod(node, "second", {"second": ""})
+    with pytest.raises(RefusedError, match="no pod on node for which ResourceClaim ns/first is reserved requests it"):
+        await node.restart().prepare(key)
+
+
 async def test_two_claims_have_shares_of_a_card_and_each_container_its_numbers(tmp_path: Path) -> None:
     node = Node(tmp_path)
     driver = node.restart()
@@ -223,7 +243,7 @@ async def test_whole_cards_have_no_limits(tmp_path: Path) -> None:
         ),
         pytest.param([ONE, ("b", "mig-2-0", 0, 0)], [{"one": ""}], "mig-2-0, which is not shared", id="an instance"),
         pytest.param([ONE], [{"one": "", "other": ""}], "gpu-1 by another claim", id="two claims"),
-        pytest.param([ONE], [{"other": ""}], "no pod on node", id="no container"),
+        pytest.param([ONE], [{"other": ""}], "", id="no container"),
         pytest.param([ONE], [{"one": "", "nic": ""}], "", id="a claim of a NIC"),
         pytest.param([ONE, ("b", "gpu-0", 1024, 0)], [{"one": "a"}, {"one": "b"}], "", id="two containers"),
     ],
@@ -374,3 +394,25 @@ async def test_cards_of_vendors_without_limits_or_of_other_plugins_are_not_share
     await driver.update(Reading(spec=machine(), findings=(), offered=offered), {CARDS_KEY: "shares"})
     assert driver.shown == []
     assert driver.refusal == why
+
+
+async def test_a_lost_file_with_limits_of_shares_is_written_again_only_by_the_agent_that_saw_it(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    driver = node.restart()
+    key = allocate(node, "one", ONE)
+    add_pod(node, "one", {"one": ""})
+    await driver.prepare(key)
+    [file] = (tmp_path / "cdi").iterdir()
+    before = file.read_text()
+    await renew(driver, node)
+    file.unlink()
+    await renew(driver, node)
+    assert (file.read_text(), driver.withdrawn) == (before, "")
+    file.unlink()
+    driver = node.restart(wait=0)
+    await load(driver)
+    await renew(driver, node)
+    assert not file.exists()
+    assert "its CDI file is lost, with the limits of its shares; delete its pods" in driver.withdrawn

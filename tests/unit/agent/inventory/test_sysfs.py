@@ -1,6 +1,8 @@
 import errno
 import shutil
+from collections.abc import Generator
 from pathlib import Path, PosixPath
+from typing import Self
 
 import pytest
 
@@ -85,10 +87,9 @@ def test_which_functions_are_gpus(
 class Vanishing(PosixPath):
     """A folder that the kernel removes after it was found, before it is read."""
 
-    def is_dir(self) -> bool:
-        is_dir = super().is_dir()
+    def iterdir(self) -> Generator[Self, None, None]:
         shutil.rmtree(self)
-        return is_dir
+        return super().iterdir()
 
 
 def test_a_folder_that_vanishes_while_it_is_read_is_empty(tmp_path: Path) -> None:
@@ -96,6 +97,11 @@ def test_a_folder_that_vanishes_while_it_is_read_is_empty(tmp_path: Path) -> Non
     (folder / ADDRESS).mkdir(parents=True)
     assert [entry.name for entry in sysfs.entries(folder)] == [ADDRESS]
     assert sysfs.entries(Vanishing(folder)) == []
+
+
+def test_a_folder_that_cannot_be_read_is_not_empty(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="File name too long"):
+        sysfs.entries(tmp_path / ("x" * 300))
 
 
 @pytest.mark.parametrize(

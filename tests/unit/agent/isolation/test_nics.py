@@ -3,22 +3,24 @@
 import base64
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from berth_agent.isolation.allocations import CHECKPOINT
 from berth_agent.isolation.nics import FILE, NicProvider
 from berth_agent.isolation.provider import NodeView
 from berth_agent.kubelet.admission.pods import Pod
+from berth_agent.kubelet.allocations import CHECKPOINT
 from berth_agent.kubelet_api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
 from berth_agent.vendor import RefusedError
 from berth_api.allocation import Grant
 from berth_api.device import DeviceSpec
 from berth_api.names import RDMA, RDMA_RESOURCE
 from tests.sysfs_tree import SysfsTree
+from tests.unit.agent.dra.test_preparation import no_room
 
 LONG_AGO = 10.0
 NOON = "2026-01-01T12:00:00Z"
@@ -67,6 +69,31 @@ async def test_a_running_pod_keeps_its_nic_from_one_that_was_created_in_the_same
     await restarted.before_start([first])
     assert present(tmp_path) >= {FILE.format(first)}
     assert not present(tmp_path) & {FILE.format(second)}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{"])
+async def test_a_specification_that_another_program_removed_or_damaged_is_written_before_the_next_start(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    SysfsTree(tmp_path).nic(NIC)
+    pod = Pod(uid="a", namespace="ns", name="a", created=NOON, nics=(WHOLE,))
+
+    async def listed() -> tuple[list[Pod], int]:
+        return [pod], 1
+
+    provider = NicProvider(sysfs=tmp_path, kubelet=tmp_path, cdi_folder=tmp_path / "cdi", list_pods=listed)
+    write_checkpoint(tmp_path, "a")
+    await provider.before_start(["a"])
+    file = tmp_path / "cdi" / FILE.format("a")
+    before = file.read_bytes()
+    shutil.rmtree(tmp_path / "cdi")
+    if content is not None:
+        file.parent.mkdir()
+        file.write_bytes(content)
+    with no_room(), pytest.raises(RefusedError, match="too large; kubelet tries again"):
+        await provider.before_start(["a"])
+    await provider.before_start(["a"])
+    assert file.read_bytes() == before
 
 
 async def test_a_pod_that_was_served_during_the_list_of_pods_keeps_its_nic(tmp_path: Path) -> None:

@@ -3,21 +3,25 @@
 import asyncio
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import pytest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from berth_agent.dra.calls import PREPARE, CallMetrics
 from berth_agent.metrics.exporter import Exporter
+from berth_agent.publishing.publish import TAKE_BACKS
 from berth_agent.readings import NodeUse
 from berth_agent.usage.holders import Holder, PodNames
 from berth_agent.vendors.simulated.inventory import SimulatedInventory
 from berth_api.device import UnheldUse
+from berth_client.errors import ApiError
 from tests.nvml.fixture import GPU_IS_LOST, MIB, SW_POWER_CAP, Gpu, MigDevice, NvmlFixture, Process, a100, t4
 from tests.nvml.probe import NODE, Machine, Probe, Start
 
@@ -133,6 +137,9 @@ async def scraped(machine: Machine, agent: Start, tmp_path: Path) -> Scraped:
     with claims.timed(PREPARE):
         fixture.xid(0, 94)
     probe.fault_event()
+    TAKE_BACKS.labels("argocd").inc()
+    refusal = ApiError(403, "Forbidden", 'admission webhook "x.example.com" denied the request: no')
+    created.refused.answered("PATCH", "/api/v1/nodes/a", refusal)
     return await scrape(created)
 
 
@@ -162,6 +169,7 @@ async def test_the_document_lists_every_series_with_its_labels(scraped: Scraped)
 async def test_counters_end_in_total_and_the_others_in_no_suffix_of_a_counter(scraped: Scraped) -> None:
     own = {name: family for name, family in scraped.families.items() if name.startswith("berth_")}
     assert {name for name, family in own.items() if family.type == "counter"} == {
+        "berth_device_take_backs",
         "berth_gpu_ecc_errors",
         "berth_gpu_xid_errors",
     }
@@ -263,3 +271,26 @@ async def test_no_value_is_0_for_what_was_not_measured(machine: Machine, agent: 
     scraped = await scrape(await exporter(agent(machine(card)), Path("/proc")))
     assert scraped.one("berth_gpu_power_watts") is None
     assert scraped.one("berth_gpu_power_limit_watts") == 70
+
+
+async def test_clients_that_go_begin_no_further_rendering(tmp_path: Path) -> None:
+    begun, may_end = threading.Semaphore(0), threading.Event()
+
+    class Slow(Collector):
+        def collect(self) -> Iterator[Metric]:
+            begun.release()
+            may_end.wait(PROMPT)
+            return iter(())
+
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("nodes: [{names: 'a', profile: t4, gpus: 1}]")
+    created = Exporter(inventory=SimulatedInventory(path=fleet), proc_root=Path("/proc"))
+    created.claims = Slow()
+    first = asyncio.create_task(created.render())
+    await asyncio.to_thread(begun.acquire)
+    first.cancel()
+    await asyncio.wait([first])
+    second = asyncio.create_task(created.render())
+    assert not await asyncio.to_thread(begun.acquire, timeout=0.3)
+    may_end.set()
+    assert await second

@@ -1,6 +1,7 @@
 """The agent's calls of the process that makes partitions: over the real socket, on the simulated NVML."""
 
 import asyncio
+import shutil
 import socket
 import tempfile
 import threading
@@ -12,7 +13,7 @@ from typing import Final
 import orjson
 import pytest
 
-from berth_agent.vendor import Placement, RefusedError
+from berth_agent.vendor import Placement, RefusedError, UnansweredError
 from berth_agent.vendors.nvidia.partitions.client import PATIENCE, PartitionClient
 from berth_agent.vendors.nvidia.partitions.keeper import PartitionKeeper
 from berth_agent.vendors.nvidia.partitions.record import PartitionRecord
@@ -75,6 +76,19 @@ async def test_each_call_reaches_the_process(machine: Machine, folder: Path) -> 
         await client.clear(uuid)
         [card] = (await client.list()).cards
         assert (card.is_partitioned, card.made) == (False, {})
+
+
+async def test_a_socket_that_another_program_removed_is_made_again(machine: Machine, folder: Path) -> None:
+    fixture = machine(with_profiles(h100(), mig_profiles.H100_80))
+    client = PartitionClient(folder)
+    with served(fixture, folder, calls=1):
+        shutil.rmtree(folder)
+        with pytest.raises(UnansweredError):
+            await client.list()
+        async with asyncio.timeout(20):
+            while not (folder / NAME).exists():  # noqa: ASYNC110 - another thread makes it
+                await asyncio.sleep(0.1)
+        assert len((await client.list()).cards) == 1
 
 
 async def test_a_call_that_was_given_up_is_not_performed(machine: Machine, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -14,12 +15,14 @@ import pytest
 
 from berth_agent.vendor import Placement, RefusedError
 from berth_agent.vendors.nvidia.nvml import library, mig
+from berth_agent.vendors.nvidia.nvml.library import NvmlError
 from berth_agent.vendors.nvidia.partitions.keeper import IN_USE_TRIES, PartitionKeeper
 from berth_agent.vendors.nvidia.partitions.record import LOCK, PartitionRecord, wait_for_turn
 from berth_agent.vendors.nvidia.partitions.server import NAME, PartitionServer
 from tests.nvml import mig_profiles
 from tests.nvml.fixture import Gpu, NvmlFixture, Process, a100, h100, with_profiles
 from tests.nvml.probe import Machine
+from tests.unit.agent.dra.test_preparation import no_room
 
 KEY: Final = "claim-1/gpu"
 HALF: Final = Placement(profile=9, start=4, size=4)
@@ -306,6 +309,71 @@ def test_a_damaged_record_makes_nothing_ours(machine: Machine) -> None:
     keeper(fixture).destroy(KEY)
     assert places(fixture) == [(9, 4, 1)]
     assert (fixture.folder / "record/partitions.json.rejected").read_text() == "{"
+
+
+@pytest.mark.parametrize("content", [None, "", "{"])
+def test_a_record_that_another_program_removed_or_damaged_is_written_again(
+    machine: Machine, content: str | None
+) -> None:
+    """After the next start, the instances would be foreign, and stay on their card."""
+    fixture = machine(card())
+    record = fixture.folder / "record/partitions.json"
+    running = keeper(fixture)
+    running.make(KEY, card=fixture.gpus[0].uuid, placement=HALF)
+    shutil.rmtree(record.parent)
+    if content is not None:
+        record.parent.mkdir()
+        record.write_text(content)
+    with no_room():
+        assert any("the record of partitions is not on the disk" in problem for problem in running.list()["problems"])
+    assert running.list()["problems"] == []
+    keeper(fixture).destroy(KEY)
+    assert places(fixture) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "left"),
+    [
+        ("nvmlDeviceSetMigMode", []),
+        ("nvmlDeviceCreateGpuInstanceWithPlacement", []),
+        ("nvmlGpuInstanceCreateComputeInstance", [(9, 4, 0)]),
+    ],
+)
+def test_a_call_that_fails_is_named_with_its_card_and_profile(
+    machine: Machine, function: str, left: list[tuple[int, int, int]]
+) -> None:
+    """NVML itself says no more than "Unknown Error"."""
+    fixture = machine(card())
+    fixture.fail(0, function)
+    uuid = fixture.gpus[0].uuid
+    with pytest.raises(NvmlError, match=f"^{function} failed for 3g.40gb at memory slice 4 of {uuid}: Unknown Error$"):
+        make(fixture)
+    assert places(fixture) == left
+    fixture.gpus[0].fails.clear()
+    fixture.write()
+    make(fixture)
+    for destroying in ("nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy"):
+        fixture.fail(0, destroying)
+        with pytest.raises(NvmlError, match=f"^{destroying} failed for 3g.40gb at memory slice 4 of {uuid}: Unknown"):
+            keeper(fixture).destroy(KEY)
+        fixture.gpus[0].fails.clear()
+        fixture.write()
+    keeper(fixture).destroy(KEY)
+    fixture.fail(0, "nvmlDeviceSetMigMode")
+    with pytest.raises(NvmlError, match=f"^nvmlDeviceSetMigMode failed for {uuid}: Unknown Error$"):
+        keeper(fixture).clear(uuid)
+
+
+def test_a_full_disk_makes_no_instance_that_is_not_recorded(machine: Machine) -> None:
+    fixture = machine(card())
+    with no_room(), pytest.raises(OSError, match="too large"):
+        make(fixture)
+    assert places(fixture) == []
+    make(fixture)
+    with no_room(), pytest.raises(OSError, match="too large"):
+        keeper(fixture).destroy(KEY)
+    keeper(fixture).destroy(KEY)
+    assert places(fixture) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

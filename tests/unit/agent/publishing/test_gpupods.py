@@ -1,5 +1,7 @@
 """GpuPods on the API server: their names, the replacement of older agents' GpuPods, and what one refusal delays."""
 
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, cast
 
 import pytest
@@ -9,6 +11,7 @@ from berth_agent.publishing.gpupods import GpuPods
 from berth_api.objects.gpupod import MAX_NAME, GpuPodSpec
 from berth_client.client import ApiClient
 from berth_client.errors import ApiError, CallError, Unreachable
+from berth_client.refusals import BACKOFF
 
 PATH = "/apis/berth.dev/v1alpha1/namespaces/{}/gpupods/p.n"
 
@@ -22,11 +25,13 @@ class Server:
         self.applied: list[str] = []
         self.owners: list[str] = []
         self.deleted: list[str] = []
+        self.now = 0.0
 
-    async def list(self, _path: str, _params: Any) -> tuple[list[dict[str, Any]], str]:
-        return self.listed, "1"
+    async def read_list(self, _path: str, _params: Any, *, read: Callable[[Any], Any]) -> tuple[list[Any], str]:
+        return list(map(read, self.listed)), "1"
 
-    async def apply(self, path: str, body: Any, _manager: str) -> dict[str, Any]:
+    async def apply(self, path: str, body: Any, _manager: str, *, force: bool) -> dict[str, Any]:
+        assert force
         if path in self.errors:
             raise self.errors[path]
         self.applied.append(path)
@@ -40,7 +45,7 @@ class Server:
 
 
 def of(server: Server, node: str = "n") -> GpuPods:
-    return GpuPods(client=cast("ApiClient", server), node=node)
+    return GpuPods(client=cast("ApiClient", server), node=node, clock=lambda: server.now)
 
 
 def wanted(*namespaces: str) -> dict[tuple[str, str], GpuPodSpec]:
@@ -50,7 +55,7 @@ def wanted(*namespaces: str) -> dict[tuple[str, str], GpuPodSpec]:
 @pytest.mark.parametrize(
     ("error", "applied", "deleted"),
     [
-        pytest.param(ApiError(403, "Forbidden", "terminating"), ["old", "b"], ["old"], id="refused"),
+        pytest.param(ApiError(403, "Forbidden", "no right"), ["old", "b"], ["old"], id="refused"),
         pytest.param(ApiError(500, "InternalError", "failed calling webhook"), ["old", "b"], ["old"], id="webhook"),
         pytest.param(Unreachable("no answer"), ["old"], [], id="no answer"),
     ],
@@ -64,6 +69,11 @@ async def test_a_refused_gpu_pod_delays_no_other(error: CallError, applied: list
     assert server.applied == [PATH.format(namespace) for namespace in applied]
     assert server.deleted == [PATH.format(namespace) for namespace in deleted]
     server.errors.clear()
+    if error.status == HTTPStatus.FORBIDDEN:
+        with pytest.raises(ApiError):
+            await gpu_pods.apply(wanted("a", "b"))
+        assert PATH.format("a") not in server.applied, "it pauses after a refusal"
+        server.now += BACKOFF.first
     await gpu_pods.apply(wanted("a", "b"))
     assert {PATH.format("a"), PATH.format("b")} <= set(server.applied)
 
@@ -80,6 +90,7 @@ async def test_a_gpu_pod_that_cannot_be_deleted_delays_no_other(error: ApiError)
         await gpu_pods.apply({})
     assert server.deleted == [PATH.format("b"), PATH.format("c")]
     server.errors.clear()
+    server.now += BACKOFF.first
     await gpu_pods.apply({})
     assert server.deleted[2:] == [PATH.format("a")]
 

@@ -13,7 +13,7 @@ from berth_agent.readings import Reading
 from berth_agent.vendors.nvidia.labels import labels_of
 from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, Topology
 
-OWNER = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "1", "controller": True, "blockOwnerDeletion": True}
+OWNER = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "1", "controller": True}
 
 
 def card(minor: int = 0, *, model: str = "Tesla T4") -> DeviceInfo:
@@ -65,7 +65,7 @@ def test_the_applied_object_has_only_fields_that_were_set() -> None:
     place = Topology(node_id=-1, bus_id="0000:3b:00.0")
     cards = [card().model_copy(update={"topology": place})]
     reading = Reading(spec=DeviceSpec(driver_version="570", devices=cards), findings=(), labels={"k": "v"})
-    body = device_body("a", reading=reading, cards=cards, owner=OWNER)
+    body = device_body("a", reading=reading, cards=cards, owners=[OWNER])
     assert body == {
         "apiVersion": "berth.dev/v1alpha1",
         "kind": "Device",
@@ -89,9 +89,9 @@ def test_the_applied_object_has_only_fields_that_were_set() -> None:
 
 def test_empty_labels_and_annotations_are_not_applied() -> None:
     reading = Reading(spec=DeviceSpec(devices=[]), findings=())
-    metadata = device_body("a", reading=reading, cards=[], owner=OWNER)["metadata"]
+    metadata = device_body("a", reading=reading, cards=[], owners=[OWNER])["metadata"]
     assert metadata == {"name": "a", "ownerReferences": [OWNER]}
-    annotated = device_body("a", reading=replace(reading, annotations={"k": "v"}), cards=[], owner=OWNER)
+    annotated = device_body("a", reading=replace(reading, annotations={"k": "v"}), cards=[], owners=[OWNER])
     assert annotated["metadata"]["annotations"] == {"k": "v"}
 
 

@@ -1,6 +1,7 @@
 """A Device is written again after a write without an answer: the API server may have what was sent."""
 
 import asyncio
+import copy
 from typing import Any, cast
 
 import pytest
@@ -11,8 +12,7 @@ from berth_agent.readings import NodeUse, Reading
 from berth_api.device import DeviceSpec
 from berth_client.client import ApiClient
 from berth_client.errors import Unreachable
-
-PATH = "/apis/berth.dev/v1alpha1/devices/a"
+from tests.unit.agent.publishing.device_server import PATH, DeviceServer
 
 
 def readings(driver: str, *withheld: int) -> dict[str, Reading]:
@@ -21,32 +21,29 @@ def readings(driver: str, *withheld: int) -> dict[str, Reading]:
     }
 
 
-class Server:
-    """One Node and its Device. A write to `cut` is done, and has no answer."""
+class Server(DeviceServer):
+    """A write to `cut` is done, and has no answer."""
 
     def __init__(self) -> None:
-        self.spec: Any = None
-        self.status: Any = None
+        super().__init__()
         self.cut = ""
         self.is_silent = False
         """Whether there is no error either."""
         self.done = asyncio.Event()
 
-    async def list(self, path: str, _params: object, *, accept: str) -> tuple[list[Any], str]:
-        assert "PartialObjectMetadata" in accept
-        return [] if path.endswith("devices") else [{"metadata": {"name": "a", "uid": "1"}}], "1"
-
-    async def apply(self, path: str, body: Any, _manager: str) -> Any:
-        if path.endswith("/status"):
-            self.status = body["status"]
-        else:
-            self.spec = body["spec"]
+    async def apply(self, path: str, body: Any, manager: str, *, force: bool) -> Any:
+        answer = await super().apply(path, body, manager, force=force)
         if path == self.cut:
             self.done.set()
             if self.is_silent:
                 await asyncio.Event().wait()
             raise Unreachable("no answer")
-        return {**body, "metadata": {**body["metadata"], "generation": 1}}
+        return answer
+
+    @property
+    def shown(self) -> Any:
+        assert self.device is not None
+        return self.device["spec"], self.device["status"]
 
 
 @pytest.mark.parametrize("is_silent", [False, True])
@@ -56,16 +53,16 @@ async def test_an_earlier_reading_is_written_again(cut: str, *, is_silent: bool)
     server = Server()
     client = cast("ApiClient", server)
     nodes = NodeCache(client=client)
-    publisher = Publisher(client=client, nodes=nodes, concurrency=1)
+    publisher = Publisher(client=client, client_of=lambda _: client, nodes=nodes, concurrency=1)
     await nodes.refresh(["a"])
     await publisher.publish(readings("570", 0, 1))
-    first = (server.spec, server.status)
+    first = copy.deepcopy(server.shown)
     server.cut, server.is_silent = cut, is_silent
     writing = asyncio.create_task(publisher.publish(readings("580")))
     await server.done.wait()
-    assert (server.spec, server.status) != first
+    assert server.shown != first
     writing.cancel() if is_silent else await writing
     server.cut = ""
     await asyncio.gather(writing, return_exceptions=True)
     await publisher.publish(readings("570", 0, 1))
-    assert (server.spec, server.status) == first
+    assert server.shown == first

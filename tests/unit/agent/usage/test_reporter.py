@@ -69,14 +69,11 @@ class Server:
     async def follow(self, admission: Admission) -> None:
         admission.replace_pods([pod("none", 0), pod("other", 1)], 1)
 
-    async def write_events(self) -> None:
-        """Have none to write."""
-
-    async def list(self, *_: Any) -> tuple[list[Any], str]:
+    async def read_list(self, *_: Any, **__: Any) -> tuple[list[Any], str]:
         self.lists += 1
         return [], "1"
 
-    async def apply(self, *_: Any) -> dict[str, Any]:
+    async def apply(self, *_: Any, **__: Any) -> dict[str, Any]:
         self.written.set()
         if self.is_cut:
             raise Unreachable("no answer")
@@ -99,6 +96,7 @@ class World:
         admission = Admission(
             kubelet=self.kubelet,
             server=server,
+            events=server,
             memory=Checkpoint(path=folder / "checkpoint", boot_id="b"),
             running=frozenset,
         )

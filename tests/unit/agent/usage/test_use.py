@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from berth_agent.kubelet.admission import pods
-from berth_agent.kubelet.admission.mirror import Holding
+from berth_agent.kubelet.admission.mirror import Holding, UnmatchedUnit
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.publishing.gpupods import body
 from berth_agent.usage import use
 from berth_agent.usage.summary import Summaries
+from berth_api import names
 from berth_api.device import MAX_DEVICES, MAX_HELD, DeviceSpec, HeldByContainer
 from berth_api.objects.gpupod import MAX_CONTAINERS, GpuPodSpec
 
@@ -44,6 +45,59 @@ def test_each_container_s_devices_stand_with_their_card_s_minor() -> None:
             "devices": [{"type": "gpu", "minor": 4, "id": "MIG-c"}],
         },
     ]
+
+
+def test_pods_that_kubelet_gave_no_gpu_run_until_they_have_no_process() -> None:
+    def pod(name: str, *, plugin: bool = False, phase: str = "Running") -> pods.Pod:
+        limits = {"nvidia.com/gpu": "1"} if plugin else {"kubernetes.io/gpu": "50"}
+        allocated = '{"gpu": [{"minor": 0, "id": "GPU-a", "resources": {"kubernetes.io/gpu-core": "50"}}]}'
+        return pods.of_object(
+            {
+                "metadata": {
+                    "name": name,
+                    "namespace": "ns",
+                    "uid": f"uid-{name}",
+                    "annotations": {names.ALLOCATED: allocated, f"main{names.VISIBLE_SUFFIX}": "GPU-a"},
+                },
+                "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+                "status": {"phase": phase},
+            }
+        )
+
+    def unasked() -> frozenset[str]:
+        raise AssertionError("no pod has gone")
+
+    shown = use.running((), [pod("b"), pod("a"), pod("plugin", plugin=True)], UNITS, unasked)
+    assert [each.model_dump(by_alias=True) for each in shown] == [
+        {
+            "podUID": f"uid-{name}",
+            "namespace": "ns",
+            "pod": name,
+            "devices": [{"type": "gpu", "minor": 3, "id": "GPU-a"}],
+        }
+        for name in ("a", "b")
+    ]
+    left = use.running(shown, [pod("b", phase="Failed")], UNITS, lambda: {"uid-a", "uid-b", "uid-other"})
+    assert [each.pod for each in left] == ["a", "b"]
+    assert [each.pod for each in use.running(left, [], UNITS, lambda: {"uid-b"})] == ["b"]
+
+
+def test_a_condition_names_the_ids_that_show_no_card() -> None:
+    units = Units(minors=UNITS.minors, cards=UNITS.cards, names={"0": frozenset({"GPU-a", "GPU-b"})})
+    assert use.unmatched_finding([], units) is None
+
+    def unmatched(unit: str, *, is_named: bool) -> UnmatchedUnit:
+        cards = tuple(sorted(UNITS.cards))
+        return UnmatchedUnit(id=unit, resource="nvidia.com/gpu", pod="ns/a", cards=cards, is_named=is_named)
+
+    finding = use.unmatched_finding([unmatched("0", is_named=True), unmatched("x\n", is_named=False)], units)
+    assert finding is not None
+    assert not finding.ok
+    assert "nvidia.com/gpu '0' of pod ns/a may be GPU 3 or GPU 4; " in finding.message
+    assert "nvidia.com/gpu 'x\\n' of pod ns/a is no known id, so it may be any GPU of the node. " in finding.message
+    many = use.unmatched_finding([unmatched(f"x-{number}", is_named=False) for number in range(20)], units)
+    assert many is not None
+    assert "; and 12 more. " in many.message
 
 
 def test_the_order_does_not_matter() -> None:

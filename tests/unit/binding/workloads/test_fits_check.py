@@ -12,8 +12,10 @@ from berth_api.request.model import ModelConstraint
 from berth_operator.apis.visibility.sources import QueueRows
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.values.affinity import Identity
+from berth_operator.core.values.pod_admission import PriorityClass
 from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.core.values.quota_workload import CheckSettings, CheckState, PodSet
+from berth_operator.state.objects.pod_admission import of_pod
 from tests.builders import GPU, INSTANCES, NVIDIA, asks, device, entry, node, waiting
 from tests.unit.binding.workloads.kueue import PENDING, POLICY, READY, REJECTED, RETRY, SECOND, Kueue, pods
 
@@ -295,6 +297,19 @@ def test_nodes_are_emptied_for_pods_with_many_cards(large: PodSet) -> None:
     assert ready is not None
     left = kueue.fleet.nominees.keys() - kueue.cluster.promises.of("ns/large")
     assert not any(uid.startswith("uid-large") for uid in left), "no node is reserved for it any more"
+
+
+def test_places_that_were_gathered_are_released_once_a_quota_refuses_the_pods() -> None:
+    kueue = Kueue({"a": 4}, of=CheckSettings(gather=100))
+    kueue.hold("x", 0)
+    rules = kueue.cluster.admission_rules
+    rules.put_priority_class("usual", PriorityClass())
+    named = tuple(replace(pod, admission=of_pod({"priorityClassName": "usual"})) for pod in pods(4).pods)
+    kueue.ask("train", PodSet(name="main", pods=named))
+    assert kueue.places("train") == {"a": 3}
+    rules.remove_priority_class("usual")
+    kueue.turn(10)
+    assert kueue.places("train") == {}
 
 
 def test_gathering_ends_and_the_next_workload_has_its_turn() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from berth_api import resources
 from berth_kubectl import __main__ as kubectl_berth
 from berth_operator.commands import main as commands
-from berth_operator.commands.migrate import manifests, running, workloads
+from berth_operator.commands.migrate import live, manifests, running, workloads
 from berth_operator.commands.migrate.manifests import Migrated
 from berth_operator.commands.migrate.workloads import Goal, MigrationResult
 from berth_operator.state.objects import pods
@@ -427,6 +427,67 @@ def test_pods_that_are_not_of_a_known_system_are_left_alone(spec: str, answer: l
     assert outcomes(text, scheduler="other") == answer
 
 
+CLAIMS: Final = "resourceClaims: [{name: nic, resourceClaimTemplateName: nic}]"
+CARDS: Final = "containers: [{name: c, resources: {limits: {nvidia.com/gpu: 2}}}]"
+STAYS: Final = (
+    "stays with kube-scheduler, as it has spec.resourceClaims; if all claims are in pools of Berth's, write "
+    "spec.schedulerName: berth-scheduler"
+)
+
+
+def test_a_pod_with_claims_stays_with_kube_scheduler() -> None:
+    text = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{{CLAIMS}, {CARDS}}}\n"
+    assert outcomes(text) == [("unchanged", STAYS)]
+    assert migrated(text).text == text
+    [answer] = migrated(text).answers
+    assert answer.workload.scheduler == "default-scheduler"
+    ours = text.replace("spec: {", "spec: {schedulerName: berth-scheduler, ")
+    assert outcomes(ours) == [("unchanged", "2 x nvidia.com/gpu")]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        f"schedulerName: kai-scheduler, {CLAIMS}, {CARDS}",
+        f"{CLAIMS}, {CARDS.replace('nvidia.com/gpu: 2', 'nvidia.com/gpu: 2, nvidia.com/gpumem: 3000')}",
+    ],
+)
+def test_a_pod_with_claims_that_cannot_stay_is_not_rewritten(spec: str) -> None:
+    text = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{{spec}}}\n"
+    [(outcome, why)] = outcomes(text)
+    assert outcome == "impossible"
+    assert why.startswith("spec.resourceClaims: Berth allocates claims only from its own pools; if all claims")
+    assert migrated(text).text == text
+
+
+def test_no_pod_of_a_custom_resource_with_claims_is_rewritten() -> None:
+    claiming = yaml.safe_load(f"{{spec: {{{CLAIMS}, {CARDS}}}}}")
+    spec = {"headGroupSpec": {"template": WORKER}, "workerGroupSpecs": [{"template": claiming}]}
+    text = yaml.safe_dump({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "x"}, "spec": spec})
+    assert outcomes(text) == [("unchanged", STAYS)]
+    assert migrated(text).text == text
+
+
+def test_a_pod_that_names_its_node_is_not_rewritten() -> None:
+    text = f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec: {{nodeName: n, {CARDS}}}\n"
+    assert outcomes(text) == [
+        (
+            "impossible",
+            (
+                "spec.nodeName: n bypasses every scheduler, so a scheduler name has no effect; remove it, and to keep "
+                "the node write spec.nodeSelector: {kubernetes.io/hostname: n}"
+            ),
+        )
+    ]
+    assert migrated(text).text == text
+
+
+def test_a_bound_pod_of_the_cluster_is_written_without_its_node() -> None:
+    pod = yaml.safe_load(f"{{kind: Pod, metadata: {{name: p}}, spec: {{nodeName: n, {CARDS}}}}}")
+    [body] = live.bodies(live.Lists(objects={live.PODS: [pod]}))
+    assert body == {**pod, "spec": yaml.safe_load(f"{{{CARDS}}}")}
+
+
 def test_a_label_by_which_pods_are_selected_is_not_removed() -> None:
     text = (
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n"
@@ -613,6 +674,7 @@ def test_what_has_no_pod_template_is_written_by_hand(version: str, kind: str, sp
     [(outcome, why)] = outcomes(text)
     assert outcome == "impossible"
     assert advice in why
+    assert why.endswith("or leave it unchanged and give its namespace the label berth.dev/routing: devices")
     assert outcomes(yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": {}})) == []
 
 

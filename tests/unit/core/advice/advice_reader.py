@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import chain, combinations, product
 from typing import Final
 
+import yaml
+
 from berth_api.allocation import Grant
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo, DeviceInventory, NodeInfo
-from berth_operator.core.values.request import PendingPod, Taint
+from berth_operator.core.values.request import PendingPod, Taint, Toleration
 from berth_operator.core.values.storage import VolumeClaim
 from tests import volumes
 from tests.builders import GI, OFFERED, SUMS, add, card, inventory, node_info, other_card
@@ -214,6 +216,18 @@ def _without_taints(world: World, taints: str, node: str) -> Iterator[World]:
     yield world.with_node(_untainted(world.nodes[node], taints))
 
 
+def _tolerating(world: World, listed: str) -> Iterator[World]:
+    """Yield the cluster in which the pod, or each member of its gang, also has these tolerations."""
+    added = [Toleration(**toleration) for toleration in yaml.safe_load(f"[{listed}]")]
+
+    def changed(pod: PendingPod) -> PendingPod:
+        return replace(pod, request=replace(pod.request, tolerations=(*pod.request.tolerations, *added)))
+
+    unit = world.unit
+    members = replace(unit, members=tuple(map(changed, unit.members))) if isinstance(unit, Gang) else changed(unit)
+    yield replace(world, unit=members)
+
+
 def _ready(world: World, node: str) -> Iterator[World]:
     yield world.with_node(replace(world.nodes[node], ready=True, unreachable=False))
 
@@ -328,6 +342,7 @@ SENTENCES: Final[Mapping[str, Callable[..., Iterator[World]]]] = {
     rf"{_LABELS} on (\S+)": _relabelled,
     r"uncordoning (\S+)": _uncordoned,
     r"removing the taints? (.+) from (\S+)": _without_taints,
+    r"tolerations: \[(.+)\] in the pod's spec": _tolerating,
     r"(\S+) becoming ready": _ready,
     r"a report of the agent of (\S+)": _reporting,
     rf"the end of {_PODS}(?: on (\S+?))?(?:, which may wait for this pod,)?": _ended,

@@ -54,9 +54,11 @@ from tests.builders import (
     asks,
     card,
     cards,
+    charge,
     divided,
     fleet,
     gang,
+    grant,
     hints,
     inventory,
     jointly,
@@ -334,11 +336,18 @@ def emptied(world: World, name: str) -> World:
 
 def test_what_pods_elsewhere_decide_does_not_count_where_a_pod_would_fit() -> None:
     made = fleet({"a": cards(2), "b": cards(2)})
-    made.set_namespace_limits({"full": {"gpu": 50}})
+    made.set_namespace_limits({"full": {"gpu": 150}, "small": {"gpu": 50}})
+    full, small = Identity(namespace="full"), Identity(namespace="small")
+    made.charge(replace(charge("held", grant(0, core=100, ratio=100), node="a"), pod="full/held", identity=full))
     peers = Peers(namespaces=("ns",), selector=LabelSelector())
     near = Affinity(required_affinity=(Term(key=HOSTNAME, peers=peers),))
     wanted = asks({NVIDIA: 1})
-    for kept in (replace(wanted, identity=Identity(namespace="full")), replace(wanted, affinity=near)):
+    for kept, nodes in (
+        (replace(wanted, identity=full), len(made.rows)),
+        (replace(wanted, affinity=near), len(made.rows)),
+        # Its limit is smaller than one pod.
+        (replace(wanted, identity=small), 0),
+    ):
         said = explain(made, waiting("w", kept), POLICY)
         assert isinstance(said.result, Failure)
-        assert said.fits_when_empty == len(made.rows)
+        assert said.fits_when_empty == nodes

@@ -10,8 +10,9 @@ import pytest
 
 from berth_api.names import CARDS_KEY, DRA_DRIVER, HELD_BY_NAME
 from berth_api.objects.visibility import ClaimDevices, LeftOut, RequestedDevices
-from berth_operator.core.advice import claim_devices
+from berth_operator.core.advice import claim_devices, empty_nodes, outlook
 from berth_operator.core.advice.explanation import explain
+from berth_operator.core.advice.remedies import is_in_vain
 from berth_operator.core.advice.waits import Wait, Waits
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
@@ -162,9 +163,60 @@ def test_capacity_that_shares_have_used_up() -> None:
     world = World("a")
     shared = {"allowMultipleAllocations": True, "capacity": {"m": {"value": "10"}}}
     world.to.put_slice(resource_slice(listed("s", {}, **shared), node="a"))
-    world.put_claim(request(capacity={"requests": {"m": "11"}}))
+    held = allocated("held", "s", node="a", shareID="share", consumedCapacity={"m": "5"})
+    world.to.put_claim(held)
+    world.put_claim(request(where='device.attributes["gpu.nvidia.com"].?uuid.orValue("") == ""',
+                            capacity={"requests": {"m": "6"}}))  # fmt: skip
     [only] = asked(world, world.pending("p"))["requests"]
-    assert left_out(only) == {claim_devices.USED_UP.text: 1}
+    [(why, number)] = [item for item in left_out(only).items() if "selector" not in item[0]]
+    assert (why.partition(",")[0], number, only["matching"]) == (claim_devices.USED_UP.text, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("requested", "expected"),
+    [
+        pytest.param(
+            {"memory": "200Gi"},
+            "with less than the requested 200Gi of capacity memory (the largest has 80Gi)",
+            id="too large",
+        ),
+        pytest.param({"mem": "20Gi"}, "without a capacity mem (did you mean memory?)", id="a near name"),
+        pytest.param({"tensor": "1"}, "without a capacity tensor (they have cores, memory)", id="another name"),
+        pytest.param(
+            {"cores": "250"}, "with less than the requested 250 of capacity cores (the largest has 100)", id="cores"
+        ),
+        pytest.param(
+            {"cores": "75"}, "whose capacity cores does not allow 75 (the largest has 100)", id="a value of no policy"
+        ),
+    ],
+)
+def test_a_capacity_that_no_device_can_give_is_named(requested: Mapping[str, str], expected: str) -> None:
+    world = World("a", gpus=0)
+    policy = {"default": "50", "validValues": ["50"]} if requested == {"cores": "75"} else {}
+    cards = [
+        listed(
+            f"card-{size}",
+            allowMultipleAllocations=True,
+            capacity={"memory": {"value": size}, "cores": {"value": "100", **_policy(policy)}},
+        )
+        for size in ("40Gi", "80Gi")
+    ]
+    world.to.put_slice(resource_slice(*cards, node="a"))
+    world.put_claim(request(capacity={"requests": dict(requested)}))
+    pod = world.pending("p")
+    [only] = asked(world, pod)["requests"]
+    assert left_out(only) == {expected: 2}
+    assert only["matching"] == 0
+    [sentence] = needed(world, pod)
+    assert sentence == (
+        "needed first: 1 device on one node for request gpu of ns/c (none match there, free or not, and 2 of 2 are "
+        f"those {expected})"
+    )
+    assert explain(world.cluster.fleet.copy(), pod, POLICY).fits_when_empty == 0
+
+
+def _policy(policy: Mapping[str, Any]) -> Raw:
+    return {"requestPolicy": dict(policy)} if policy else {}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +265,8 @@ def test_pools_of_other_schedulers_and_selectors_that_fail() -> None:
     assert left_out(only) == {claim_devices.FOREIGN.text: 1}
     world.put_claim(request(where=where("missing", "x")), name="d")
     [only] = asked(world, world.pending("q", "d"))["requests"]
-    assert left_out(only) == {claim_devices.WRONG.text: 3}
+    # Of other drivers' devices as well.
+    assert left_out(only) == {"for which selector #0 fails: no such key: missing": 3}
 
 
 def test_a_device_for_many_nodes_is_counted_once() -> None:
@@ -265,6 +318,16 @@ def test_what_devices_lack_together_is_told_from_constraints() -> None:
     )
 
 
+def test_a_search_that_ended_at_its_bound_does_not_show_that_the_devices_lack_together() -> None:
+    world = World("a")
+    shared = {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "10"}}}
+    world.to.put_slice(resource_slice(*({**gpu(number), **shared} for number in range(8)), node="a"))
+    world.put_claim(*(request(f"r{number}", capacity={"requests": {"memory": "6"}}) for number in range(9)))
+    assert asked(world, world.pending("p"))["together"] == (
+        "a has enough devices for each request alone, but the search for all of them together ended at its bound"
+    )
+
+
 def test_there_is_no_answer_where_claims_keep_the_pod_from_no_node() -> None:
     world = World("a")
     world.put_claim()
@@ -286,6 +349,171 @@ def test_an_answer_ends_after_a_number_of_devices_and_says_so() -> None:
     assert 0 < answer["nodes"] < 30
     assert sum(each["devices"] for each in answer["requests"]) <= claim_devices.MAX_LOOKS
     assert not list(claim_devices.impossible(answer))
+
+
+# --- claims that can never be allocated ----------------------------------------------------------------------------
+
+
+DRIVER_ATTRIBUTES = f'device.attributes["{DRA_DRIVER}"]'
+
+
+def with_cards(*, unschedulable: bool = False) -> World:
+    """Return a node with two cards of two models, which Berth's own driver lists."""
+    world = World(own=OwnPools(drivers=frozenset({DRA_DRIVER})), gpus=0)
+    world.cluster.node_cache.put_node(node("node", labels={CARDS_KEY: "claims"}, unschedulable=unschedulable))
+    amounts = {"memory": {"value": "80Gi"}, "cores": {"value": "100"}}
+    cards = [
+        listed(
+            f"gpu-{minor}",
+            {f"{DRA_DRIVER}/productName": model, f"{DRA_DRIVER}/linkGroup": "1"},
+            allowMultipleAllocations=True,
+            capacity=amounts,
+        )
+        for minor, model in enumerate(("A100", "H100"))
+    ]
+    world.to.put_slice(resource_slice(*cards, node="node", driver=DRA_DRIVER))
+    world.to.put_class({"metadata": {"name": DRA_DRIVER}, "spec": {}})
+    return world
+
+
+NEVER = {
+    "a near attribute": request(where=f'{DRIVER_ATTRIBUTES}.productname == "A100"'),
+    "another domain": request(where='device.attributes["gpu.nvidia.com"].productName == "A100"'),
+    "a uuid that no device has": request(where=f'{DRIVER_ATTRIBUTES}.?uuid.orValue("") == "MIG-0"'),
+    "too much memory": request(capacity={"requests": {"memory": "200Gi"}}),
+    "an unknown capacity": request(capacity={"requests": {"mem": "20Gi"}}),
+    "too many cores": request(capacity={"requests": {"cores": "250"}}),
+    "an unknown attribute of a constraint": f"{DRA_DRIVER}/linkgroup",
+    "two models that are to be equal": f"{DRA_DRIVER}/productName",
+}
+
+
+@pytest.mark.parametrize("unschedulable", [False, True], ids=["in service", "cordoned"])
+@pytest.mark.parametrize("never", [pytest.param(never, id=name) for name, never in NEVER.items()])
+def test_a_claim_that_no_node_can_ever_meet_is_not_said_to_fit_an_empty_node(
+    never: Raw | str, *, unschedulable: bool
+) -> None:
+    world = with_cards(unschedulable=unschedulable)
+    if isinstance(never, str):
+        world.put_claim(request(count=2), devices={"constraints": [{"matchAttribute": never}]})
+    else:
+        world.put_claim(never)
+    explanation = explain(world.cluster.fleet.copy(), world.pending("p"), POLICY)
+    assert (explanation.fits_when_empty, explanation.not_searched) == (0, 0)
+    # The same node without the mistake.
+    world.put_claim(request(), name="d")
+    held = {"memory": "80Gi", "cores": "100"}
+    for minor in range(2):
+        claim = allocated(f"h{minor}", f"gpu-{minor}", driver=DRA_DRIVER, shareID="s", consumedCapacity=held)
+        world.to.put_claim(claim)
+    explanation = explain(world.cluster.fleet.copy(), world.pending("q", "d"), POLICY)
+    assert explanation.fits_when_empty == 1
+
+
+def test_an_attribute_that_no_device_has_is_named_with_a_near_one() -> None:
+    world = with_cards()
+    for number, (what, expected) in enumerate(
+        {
+            f'{DRIVER_ATTRIBUTES}.productname == "A100"': "productname (did you mean gpu.berth.dev/productName?)",
+            f'{DRIVER_ATTRIBUTES}.productname.startsWith("A")': "productname (did you mean gpu.berth.dev/productName?)",
+            'device.attributes["gpu.nvidia.com"].productName == "A100"': (
+                "productName (did you mean gpu.berth.dev/productName?)"
+            ),
+            f'device.capacity["{DRA_DRIVER}"].Memory.isGreaterThan(quantity("1Gi"))': ("Memory (did you mean memory?)"),
+            f'{DRIVER_ATTRIBUTES}.color == "red"': "color",
+        }.items()
+    ):
+        world.put_claim(request(where=what), name=f"c{number}")
+        pod = world.pending(f"p{number}", f"c{number}")
+        outcome = decide(world.cluster.fleet, pod, POLICY)
+        assert isinstance(outcome, Failure)
+        assert outcome.message.endswith(f"CEL runtime error: no such key: {expected}."), outcome.message
+        [only] = asked(world, pod)["requests"]
+        assert left_out(only) == {f"for which selector #0 fails: no such key: {expected}": 2}
+
+
+def test_an_instance_on_demand_has_no_uuid_before_it_is_made() -> None:
+    world = World(own=OwnPools(drivers=frozenset({DRA_DRIVER})), gpus=0)
+    counters = {"places": {"value": "1"}}
+    made = listed("i", {}, consumesCounters=[{"counterSet": "card", "counters": counters}])
+    world.to.put_slice(resource_slice(made, driver=DRA_DRIVER, count=2))
+    of_counters = resource_slice(driver=DRA_DRIVER, name="counters", count=2)
+    of_counters["spec"] |= {"devices": None, "sharedCounters": [{"name": "card", "counters": counters}]}
+    world.to.put_slice(of_counters)
+    world.put_claim(request(where=f'{DRIVER_ATTRIBUTES}.uuid == "MIG-0"'))
+    outcome = decide(world.cluster.fleet, world.pending("p"), POLICY)
+    assert isinstance(outcome, Failure)
+    assert "no such key: uuid (an instance that is made on demand has no uuid before it is made)" in outcome.message
+
+
+def test_an_attribute_of_a_constraint_that_no_device_has_is_named_with_a_near_one() -> None:
+    world = with_cards()
+    constraints = [{"matchAttribute": f"{DRA_DRIVER}/linkgroup"}]
+    world.put_claim(request(count=2), devices={"constraints": constraints})
+    assert asked(world, world.pending("p"))["together"] == (
+        "node has enough devices for each request alone, but not under the constraints of ns/c: no device there has "
+        "an attribute gpu.berth.dev/linkgroup (did you mean gpu.berth.dev/linkGroup?)"
+    )
+
+
+def test_devices_of_a_node_that_something_else_keeps_the_pod_from_are_not_needed_first() -> None:
+    world = World("a", "b")
+    world.cluster.node_cache.put_node(node("b", taints=[{"key": "x", "effect": "NoSchedule"}]))
+    world.to.put_slice(resource_slice(gpu(0), gpu(1), gpu(2), node="b"))
+    world.put_claim(request(count=3))
+    assert needed(world, world.pending("p")) == ["removing the taint x:NoSchedule from b would end the wait"]
+
+
+def test_the_end_of_a_pod_frees_its_claims() -> None:
+    world = World("a")
+    world.put_claim(request(count=2), name="first")
+    world.write(world.placed("first", "first"))
+    world.put_claim()
+    assert needed(world, world.pending("p")) == ["the end of pod first on a would end the wait"]
+
+
+def test_what_a_pod_with_claims_needs_if_berth_has_no_pools() -> None:
+    world = World(own=OwnPools())
+    world.put_claim()
+    waits, wait = Waits(world.cluster.fleet.copy(), POLICY, Budgets()), Wait(pod=world.pending("p"))
+    why = waits.why(wait)
+    remedies = [remedy for remedy in waits.remedies(wait, why) if remedy is not None]
+    [sentence] = [remedy.sentence for remedy in remedies]
+    assert sentence == (
+        "needed first: the pools of its ResourceClaims in claims.drivers or claims.pools of Berth's configuration (for "
+        "the DeviceClass gpu.berth.dev: the chart's dra.enabled, gpu.berth.dev in claims.drivers, and a node with the "
+        "label berth.dev/cards=claims)"
+    )
+    assert not is_in_vain(remedies)
+
+
+def test_a_limit_that_is_smaller_than_one_pod_is_needed_first() -> None:
+    world = World("a")
+    world.cluster.fleet.set_namespace_limits({"ns": {"gpu": 50}})
+    pod = world.pending("p", requests={NVIDIA: "1"}, resourceClaims=[])
+    assert explain(world.cluster.fleet.copy(), pod, POLICY).fits_when_empty == 0
+    [sentence] = needed(world, pod)
+    assert sentence == (
+        "needed first: other namespaceLimits in Berth's configuration (namespace ns is at its limit of gpu: 0 of 50 "
+        "used, 100 requested)"
+    )
+
+
+def test_nodes_beyond_the_bound_of_the_search_are_not_counted_as_known() -> None:
+    names = [f"n{number:03}" for number in range(empty_nodes.MAX_NODES + 3)]
+    world = World(*names, gpus=1)
+    for name in names:
+        world.to.put_claim(allocated(f"of-{name}", "gpu-0", node=name))
+    world.put_claim()
+    wait = Wait(pod=world.pending("p"))
+    waits = Waits(world.cluster.fleet.copy(), POLICY, Budgets())
+    why = waits.why(wait)
+    assert (why.explanation.fits_when_empty, why.explanation.not_searched) == (32, 3)
+    [fits, *_] = outlook.answers(wait, why, (), len(names))
+    assert fits["message"] == (
+        "not now; on at least 32 of 35 nodes if they were empty (the search for devices ended at its bound before 3 "
+        "node(s) were known)"
+    )
 
 
 # --- what ends the wait -----------------------------------------------------------------------------------------
@@ -320,7 +548,11 @@ def test_a_claim_that_is_missing_is_needed_first(name: str) -> None:
     world = World("a")
     template = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
     pod = world.pending("p", name) if name else world.pending("p", resourceClaims=template)
-    reason = 'could not find ResourceClaim "ns/missing"' if name else 'pod "ns/p": ResourceClaim not created yet'
+    reason = (
+        'could not find ResourceClaim "ns/missing"'
+        if name
+        else 'pod "ns/p": ResourceClaim not created yet; check that ResourceClaimTemplate t exists'
+    )
     assert needed(world, pod) == [
         f"needed first: ResourceClaims that can be used ({reason})",
         "a new node, whatever it has, would not help",

@@ -210,7 +210,7 @@ CASES = {
     "the model, but in use": Case(
         [Node(), T4_IN_USE], OF_T4, {"a": [T4_AMONG_BOTH], "b": [busy(1)]}, lacks(GPU_0, node="b"), 1
     ),
-    "another vendor": Case([Node()], asks({"amd.com/gpu": 1}), ["node(s) have no amd devices"]),
+    "another vendor": Case([Node()], asks({"amd.com/gpu": 1}), ["node(s) have no GPUs of AMD"]),
     "cpu": Case([Node(resources={"cpu": 60_000})], CPU_AND_CARD, [CPU], lacks(cpu=4000), 1),
     "cpu, and a card": Case(
         [Node(used=used(0, 1), resources={"cpu": 60_000})], CPU_AND_CARD, [busy(1), CPU], lacks(GPU_0, cpu=4000), 1

@@ -1,5 +1,7 @@
 """The sentences about a waiting pod, word for word."""
 
+from dataclasses import replace
+
 import pytest
 
 from berth_operator.core.advice import outlook
@@ -8,8 +10,23 @@ from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.request import PendingPod
-from tests.builders import NVIDIA, asks, card, cards, charge, fleet, gang, grant, waiting
+from tests.builders import (
+    NVIDIA,
+    add,
+    asks,
+    card,
+    cards,
+    charge,
+    fleet,
+    gang,
+    grant,
+    inventory,
+    node_info,
+    waiting,
+)
+from tests.unit.core.affinity_worlds import select
 
 ONE = {NVIDIA: 1}
 KEPT = charge("x", grant(0, core=100, ratio=100), node="a", priority=9)
@@ -106,6 +123,21 @@ def test_empty_nodes_are_counted_for_one_member_of_a_gang() -> None:
     many = members(2, {NVIDIA: 3})
     answers, _ = said(fleet({"a": cards(2)}), many[0], gang(*many))
     assert answers[0] == "Fits: not now; member m00 on no node even if empty"
+
+
+def test_it_is_said_that_the_search_for_the_victims_of_a_gang_ended_at_its_bound() -> None:
+    made, clique = Fleet(), "nvidia.com/gpu.clique"
+    for number, value in enumerate("xyzxyz"):
+        add(made, node_info(f"n{number}", labels={clique: value}), inventory(*cards(2)))
+        for minor in range(2):
+            made.charge(charge(f"p{number}-{minor}", grant(minor, core=100, ratio=100), node=f"n{number}"))
+    apart = Term(key=clique, peers=Peers(selector=select(app="gang"), namespaces=("ns",)))
+    identity = Identity(namespace="ns", labels=(("app", "gang"),))
+    wanted = replace(asks(ONE), identity=identity, affinity=Affinity(required_anti_affinity=(apart,)))
+    four = [waiting(f"m{number}", wanted, priority=10) for number in range(4)]
+    assert said(made, four[0], gang(*four))[1] == [
+        "changes after which pods would be evicted are not all known: the search for victims ended at its bound"
+    ]
 
 
 def test_of_a_large_gang_the_pod_itself_is_counted() -> None:

@@ -54,6 +54,7 @@ from tests.builders import (
 POLICY = Policy()
 NOT_POOL_A = NodeTerm(labels=(label("pool", "NotIn", "a"), label("gen", "Gt", "3")))
 TAINT = Taint(key="x", value="", effect="NoSchedule")
+OF_NVIDIA, OF_AMD = (Taint(key=f"{vendor}.com/gpu", value="present") for vendor in ("nvidia", "amd"))
 ONE = {NVIDIA: 1}
 H100 = ModelConstraint(globs=("*H100*",))
 NO_OTHER = "another node like a would not help"
@@ -109,6 +110,13 @@ NO_CLAIM = 'PersistentVolumeClaim "data", bound to a volume that every node reac
 NO_NEW_NODE = "a new node, whatever it has, would not help"
 END_OF_X = "the end of pod x on a"
 WITHOUT_TAINT = ("a node like a without the taint x:NoSchedule", "removing the taint x:NoSchedule from a")
+WITHOUT_TAINTS_OF_DEVICES = [
+    each.replace("taint x:NoSchedule", f"taints {OF_NVIDIA} and {OF_AMD}") for each in WITHOUT_TAINT
+]
+TOLERATIONS = (
+    "tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}, "
+    "{key: amd.com/gpu, operator: Exists, effect: NoSchedule}] in the pod's spec"
+)
 NEWER = "the label gen=4 and no label pool"
 ONE_OF_HUAWEI = "a node like a with 1 GPU of vendor huawei with device labels t=f"
 
@@ -147,6 +155,16 @@ WAITS: dict[str, tuple[Fleet, PodRequest | dict[str, int], list[str]]] = {
         [NO_OTHER, *ends(f"a node like a with {NEWER}", f"{NEWER} on a")],
     ),
     "a taint": (one_node(taints=(TAINT,)), ONE, [NO_OTHER, *ends(*WITHOUT_TAINT)]),
+    "a taint for pods without devices": (
+        one_node(taints=(OF_NVIDIA, OF_AMD)),
+        {GPU: 50},
+        [NO_OTHER, *ends(*WITHOUT_TAINTS_OF_DEVICES, TOLERATIONS)],
+    ),
+    "a taint for pods without devices, and such a pod": (
+        one_node(taints=(OF_NVIDIA,)),
+        {"cpu": 1},
+        [NO_OTHER, *ends(*(each.replace("x:NoSchedule", str(OF_NVIDIA)) for each in WITHOUT_TAINT))],
+    ),
     "a cordon": (one_node(cordoned=True), ONE, [ANOTHER, *ends("uncordoning a")]),
     "a node that is not ready": (one_node(ready=False), ONE, [ANOTHER, *ends("a becoming ready")]),
     "a silent agent": (one_node(fresh=False), ONE, [ANOTHER, *ends("a report of the agent of a")]),

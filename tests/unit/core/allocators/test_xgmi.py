@@ -114,7 +114,9 @@ def test_links_of_another_vendor_do_not_meet_a_required_type() -> None:
     healthy = [{**card, "health": True} for card in entries]
     outcome = decide(node_of(healthy, set()), waiting("pod", request(2, "nvlink")), Policy())
     assert isinstance(outcome, Failure)
-    assert "node(s) have too few healthy GPUs with NVLinks among all of them (at most 1 of 2)" in outcome.message
+    links = f"their links are XGMI links: annotation {names.GPU_TOPOLOGY}: xgmi"
+    reason = f"node(s) have too few healthy GPUs with NVLinks among all of them (at most 1 of 2; {links})"
+    assert reason in outcome.message
 
 
 def test_reasons_and_views_name_the_link() -> None:

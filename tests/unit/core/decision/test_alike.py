@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from berth_api import names
 from berth_api.allocation import REPLICAS, Grant, mig
 from berth_api.allocation.partitions import Partition
+from berth_api.request import BUILT_IN, Kinds
 from berth_operator.core.advice.simulate import simulate
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
@@ -50,7 +51,9 @@ from tests.builders import (
     sliced,
     waiting,
 )
+from tests.volumes import mounts
 
+MI210 = "AMD Instinct MI210"
 MIG_1G = "nvidia.com/mig-1g.10gb"
 MIXED = {names.MIXED_GPUS: "true"}
 POLICY = Policy()
@@ -659,6 +662,43 @@ def test_what_passes_can_be_allocated_and_is_alike(
         made.charge(outcome.charge)
 
 
+# --- what a message names ---------------------------------------------------------------------------------------
+
+
+A10 = "NVIDIA A10"
+"""It comes before the A100 in the alphabet."""
+
+
+def test_a_message_names_no_model_that_no_member_can_reach() -> None:
+    """Two members with a full node each; the claim of one does not exist."""
+    a10s = (card(0, model=A10), card(1, model=A10))
+    made = mixture({name: cards(1) for name in "ab"} | {"t": a10s}, labels={"a": "a", "b": "b", "t": "t"})
+    for name in "ab":
+        made.charge(charge(f"full-{name}", grant(0, core=100, ratio=100), node=name))
+    [first] = members(1, {NVIDIA: 1}, selector={"pool": "a"})
+    [second] = members(1, {NVIDIA: 1}, selector={"pool": "b"}, first=1)
+    without = replace(second, request=replace(second.request, mounts=mounts("missing")))
+
+    outcome = decide_gang(made, gang(first, without), POLICY)
+
+    assert isinstance(outcome, Failure)
+    assert A10 not in outcome.message
+    assert outcome.message.startswith("PodGroup ns/g: 0 of the 2 required members fit; next member m1: ")
+    assert 'persistentvolumeclaim "missing" not found' in outcome.message
+
+
+def test_a_message_names_the_models_of_the_nodes_that_members_select() -> None:
+    a10s = (card(0, model=A10), card(1, model=A10))
+    made = mixture({name: cards(1) for name in "abc"} | {"t": a10s}, labels={name: name for name in "abct"})
+    made.put_node(node_info("c", cordoned=True, labels={"pool": "c"}))
+    pods = [members(1, {NVIDIA: 1}, selector={"pool": name}, first=number)[0] for number, name in enumerate("abc")]
+
+    outcome = decide_gang(made, gang(*pods), POLICY)
+
+    assert isinstance(outcome, Failure)
+    assert outcome.message.startswith(f"PodGroup ns/g: 2 of the 3 required members fit on {A100}; next member m2: ")
+
+
 def test_a_fleet_of_one_model_is_decided_as_if_alikeness_did_not_exist() -> None:
     made = fleet({f"node-{number}": cards(4) for number in range(3)})
     assert not made.cards["gpu"].mixed.any()
@@ -667,3 +707,33 @@ def test_a_fleet_of_one_model_is_decided_as_if_alikeness_did_not_exist() -> None
     for number, count in enumerate((2, 1, 4, 3, 1)):
         pods = [waiting(f"{number}", {NVIDIA: count}) for _ in range(2)]
         assert place(made, pods[0]).grants == place(mixed, pods[1]).grants
+
+
+def two_vendors(kinds: Kinds = BUILT_IN) -> Fleet:
+    """Return a fleet of a node with two cards of AMD, and one with a card of NVIDIA."""
+    made = Fleet(kinds=kinds)
+    mi210 = (card(0, model=MI210), card(1, model=MI210))
+    add(made, node_info("amd"), inventory(*mi210, vendor="amd"))
+    add(made, node_info("nvidia"), inventory(card(0)))
+    return made
+
+
+@pytest.mark.parametrize("amounts", [{GPU: 100}, {NVIDIA: 1}])
+def test_a_gang_considers_only_models_of_vendors_that_give_it_cards(amounts: Mapping[str, int]) -> None:
+    made = two_vendors()
+    members = [waiting(f"m{number}", asks(amounts)) for number in range(2)]
+    outcome = decide_gang(made, gang(*members), POLICY)
+    assert isinstance(outcome, Failure)
+    assert MI210 not in outcome.message
+    assert "1 of the 2 required members fit" in outcome.message
+
+
+@pytest.mark.parametrize("vendors", [{"amd"}, {"nvidia", "amd"}, {"*"}])
+def test_a_setting_lets_shares_use_cards_of_other_vendors(vendors: set[str]) -> None:
+    made = two_vendors(Kinds(gpu_vendors=frozenset(vendors)))
+    placement = decide(made, waiting("pod", asks({GPU: 200})), POLICY)
+    assert isinstance(placement, Placement)
+    assert placement.node == "amd"
+    share = decide(made, waiting("share", asks({GPU: 50})), POLICY)
+    assert isinstance(share, Placement)
+    assert (share.node == "amd") or "nvidia" in vendors or "*" in vendors

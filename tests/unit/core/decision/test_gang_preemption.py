@@ -14,9 +14,11 @@ from berth_api.values.selectors import LabelSelector, Requirement
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang, decide_gang
-from berth_operator.core.decision.gang_preemption import AT_ONCE, GangPreemption, preempt_gang
+from berth_operator.core.decision.gang_evictions import AT_ONCE, GangPreemption
+from berth_operator.core.decision.gang_preemption import preempt_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import WithoutLowerPriority
+from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity
 from berth_operator.core.values.request import PendingPod, PodRequest
@@ -24,7 +26,7 @@ from tests.builders import A100_BYTES, NVIDIA, add, asks, cards, charge, gang, g
 from tests.unit.core.decision.test_gang import term_of
 from tests.unit.core.fleet.test_fleet import arrays
 
-HOST = "kubernetes.io/hostname"
+HOST, CLIQUE = "kubernetes.io/hostname", "nvidia.com/gpu.clique"
 ABOVE = 10
 
 
@@ -57,6 +59,25 @@ def full(*sizes: int, priority: int = 0) -> Fleet:
         for minor in range(count):
             hold(made, node, minor, priority=priority)
     return made
+
+
+def labelled(*groups: tuple[str, int], key: str = "size", only: str = "", priority: int = 0) -> Fleet:
+    """Return nodes with a label and a number of cards, all of which are held; `only` has a label of its own."""
+    made = Fleet()
+    for number, (value, count) in enumerate(groups):
+        name = f"n{number}"
+        labels = {HOST: name, key: value, **({"only": "yes"} if name == only else {})}
+        add(made, node_info(name, labels=labels), inventory(*cards(count)))
+        for minor in range(count):
+            hold(made, number, minor, priority=priority)
+    return made
+
+
+def together() -> PodRequest:
+    """Return the request for a card of a pod that must be in one clique with pods like it."""
+    near = Affinity(required_affinity=(replace(term_of(app="gang"), key=CLIQUE),))
+    own = Identity(namespace="ns", labels=(("app", "gang"),))
+    return replace(asks({NVIDIA: 1}), identity=own, affinity=near)
 
 
 def some(
@@ -176,7 +197,7 @@ def test_members_stay_together_when_the_cheapest_places_are_gone() -> None:
         for minor in (1, 2):
             # By the victims' age alone the next members would go back to the first node.
             hold(made, node, minor, priority=5, started=9 - node)
-    assert nodes(preempted(made, gang(*some(4)))) == {"n0": 1, "n1": 3}
+    assert sorted(nodes(preempted(made, gang(*some(4)))).values()) == [1, 3]
 
 
 def test_more_members_than_places_are_compared_at_once() -> None:
@@ -265,6 +286,96 @@ def test_members_that_must_lie_apart_are_helped_on_different_nodes() -> None:
     wanted = replace(asks({NVIDIA: 1}), identity=own, affinity=apart)
     assert nodes(preempted(made, gang(*some(3, wanted)))) == {"n0": 1, "n1": 1, "n2": 1}
     assert preempt_gang(made, gang(*some(4, wanted)), Policy(), Budgets()) is None
+
+
+@pytest.mark.parametrize("created", ["01", "10"])
+@pytest.mark.parametrize(
+    ("free", "evicted"),
+    [
+        pytest.param((), ["p0-0", "p1-0"], id="none is free"),
+        pytest.param(("p0-0",), ["p1-0"], id="the node that one of them needs is free"),
+        pytest.param(("p1-0",), ["p0-0"], id="the other node is free"),
+    ],
+)
+@pytest.mark.parametrize("crowd", [0, 20])
+def test_a_member_leaves_the_only_node_of_another_one(
+    created: str, free: Sequence[str], evicted: list[str], crowd: int
+) -> None:
+    made = labelled(*[("small", 1)] * 2, *[("large", 8)] * crowd, only="n0")
+    for name in free:
+        made.release(f"uid-{name}")
+    anywhere, only = asks({NVIDIA: 1}, selector={"size": "small"}), asks({NVIDIA: 1}, selector={"only": "yes"})
+    members = [
+        waiting(f"m{number}", request, priority=ABOVE, created=created[number])
+        for number, request in enumerate((anywhere, only))
+    ]
+    # With many pods on nodes that a further member may get, not all sets of victims are compared.
+    members += some(1, asks({NVIDIA: 8}, selector={"size": "large"}), name="further") if crowd else []
+    preemption = preempted(made, gang(*members))
+    at = {nominee.uid: nominee.node for nominee in preemption.nominees}
+    assert (at["uid-m0"], at["uid-m1"]) == ("n1", "n0")
+    assert [name for name in victims(preemption) if name in ("p0-0", "p1-0")] == evicted
+    assert len(preemption.victims) == len(evicted) + (8 if crowd else 0)
+    assert isinstance(after(made, gang(*members), preemption), list)
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+@pytest.mark.parametrize("crowd", [0, 20])
+def test_members_that_must_be_in_one_clique_leave_a_clique_that_is_too_small(*, is_free: bool, crowd: int) -> None:
+    made = labelled(("x", 1), ("y", 1), ("y", 1), *[("z", 8)] * crowd, key=CLIQUE, priority=9)
+    for number, priority in ((0, -1), (1, 5), (2, 5)):
+        made.release(f"uid-p{number}-0")
+        if number or not is_free:
+            hold(made, number, 0, priority=priority)
+    preemption = preempted(made, gang(*some(2, together())))
+    assert nodes(preemption) == {"n1": 1, "n2": 1}
+    assert victims(preemption) == ["p1-0", "p2-0"]
+
+
+def test_in_a_clique_with_placed_pods_the_members_join_them() -> None:
+    made = labelled(("x", 1), ("y", 2), ("y", 1), key=CLIQUE)
+    made.release("uid-p1-0")
+    made.charge(charge("placed", *whole(0), node="n1", priority=ABOVE, identity=together().identity))
+    assert nodes(preempted(made, gang(*some(2, together()), minimum=3, placed=1, held=("uid-placed",)))) == {
+        "n1": 1,
+        "n2": 1,
+    }
+    assert preempt_gang(made, gang(*some(3, together()), minimum=4, placed=1), Policy(), Budgets()) is None
+
+
+def test_the_clique_with_the_cheapest_victims_is_chosen() -> None:
+    made = labelled(*[("x", 1)] * 3, *[("y", 1)] * 2, key=CLIQUE, priority=5)
+    for number in (3, 4):
+        made.release(f"uid-p{number}-0")
+        hold(made, number, 0, priority=4)
+    assert victims(preempted(made, gang(*some(2, together())))) == ["p3-0", "p4-0"]
+
+
+def test_one_victim_for_two_members_is_better_than_two_victims() -> None:
+    made = racks(1, 1, 2)
+    for node, minors in ((0, [0]), (1, [0]), (2, [0, 1])):
+        # By the victims' age alone the first member would go to the first node.
+        hold(made, node, *minors, started=9 - node)
+    assert victims(preempted(made, gang(*some(2)))) == ["p2-0-1"]
+
+
+@pytest.mark.parametrize("cards_of_node", [2, 12])
+def test_a_search_that_ended_at_its_bound_does_not_conclude_that_evictions_do_not_help(cards_of_node: int) -> None:
+    made = labelled(*((clique, cards_of_node) for clique in "xyzxyz"), key=CLIQUE)
+    apart = Affinity(required_anti_affinity=(replace(term_of(app="gang"), key=CLIQUE),))
+    with pytest.raises(NoWorkError, match="The search for preemption victims ended at its bound"):
+        preempt_gang(made, gang(*some(4, replace(together(), affinity=apart))), Policy(), Budgets())
+    assert len(preempted(made, gang(*some(3, replace(together(), affinity=apart)))).victims) == 3
+
+
+def test_pods_on_nodes_that_could_take_no_member_are_not_counted() -> None:
+    made = full(1, 1)
+    for number in range(10):
+        name = f"cpu{number}"
+        add(made, node_info(name, labels={HOST: name}))
+        for pod in range(20):
+            made.charge(charge(f"{name}-{pod}", node=name))
+    assert victims(preempted(made, gang(*some(2)))) == ["p0-0", "p1-0"]
 
 
 # --- laws -----------------------------------------------------------------------------------------------------------

@@ -111,3 +111,13 @@ def test_a_pod_that_is_created_again_is_the_same_preemptor() -> None:
     first, second = (preemptor_of(waiting(name, uid=name, owner=owner)) for name in ("web-1", "web-2"))
     assert first == second == "u/ns/ReplicaSet/web"
     assert preemptor_of(waiting("web", uid="1")) == preemptor_of(waiting("web", uid="2"))
+
+
+def test_what_is_gone_is_forgotten() -> None:
+    places, controller, pod, gang = LostPlaces(), "u/ns/ReplicaSet/web", "ns/web", "PodGroup ns/g"
+    for preemptor in (controller, pod, gang, "u/other/ReplicaSet/ns", "other/ns"):
+        places.lose(preemptor, ["n", "m"], OTHER, NOW, OF_POD)
+    places.keep_nodes("m".__eq__)
+    assert {place.node for place in places.record()} == {"", "m"}
+    places.forget_namespace("ns")
+    assert {place.preemptor for place in places.record()} == {"u/other/ReplicaSet/ns", "other/ns"}

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from berth_api.names import DRA_DRIVER
 from berth_api.values.selectors import LabelSelector, Requirement
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf
+from berth_operator.core.dra.extended import ExtendedRequest
+from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term
@@ -257,6 +260,21 @@ def test_cards_may_have_got_new_resources_since_the_pods_were_read() -> None:
     gpus = what_if.fleet.cards["gpu"]
     left = {name: int(gpus.used[i].sum()) for name, i in gpus.index.items()}
     assert (left["gpu-core"], left["nvidia.com/mig-7g.80gb"]) == (0, 1)
+
+
+@pytest.mark.parametrize("mode", ["claims", "both"])
+def test_what_ifs_about_some_rows_know_where_classes_give_the_cards(mode: str) -> None:
+    fleet = Fleet()
+    for name, labels in {"a": {}, "b": {"berth.dev/cards": mode}, "c": {}}.items():
+        add(fleet, node_info(name, labels=labels, offered={}), inventory(card()))
+    fleet.claims.set_own(OwnPools(drivers=frozenset({DRA_DRIVER})))
+    fleet.set_device_classes({NVIDIA: "gpu"})
+    extended = (ExtendedRequest(NVIDIA, "main", 0, 0, 1, short_lived=False),)
+    request = replace(asks({NVIDIA: 1}), extended=extended)
+    expected = cycle.feasible(fleet, request, Policy().local)
+    for rows in ([0], [1], [1, 2], [2, 1, 1, 0]):
+        what_if = WhatIf(fleet, np.array(rows), PlacedPods.of(fleet, []))
+        assert what_if.fits(request, Policy()).tolist() == expected[rows].tolist()
 
 
 def summary(placed: PlacedPods, numbers: Any) -> dict[str, Any]:

@@ -225,3 +225,15 @@ def test_only_so_many_devices_are_compared() -> None:
     assert found is not None
     assert len({each.results[0].device for each in found}) == len(many)
     assert order.looks <= MAX_LOOKS + 4 * MAX_RANKED
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_the_devices_of_other_requests_leave_those_of_the_first_subrequest(names: str) -> None:
+    # The smaller device is the better one for any request. Kubernetes' order takes the first one.
+    sizes, models = {"a": "40Gi", "b": "80Gi"}, {"a": "x", "b": "y"}
+    published = [slice_of(*(device(name, model=models[name], memory=sizes[name]) for name in names))]
+    of_model = [exactly(where=f'device.attributes["gpu.io"].model == "{model}"') for model in "xy"]
+    wanted = claim(request("one"), first_available("two", *of_model))
+    assert preferred(published, wanted) == [["b", "a"]]
+    in_order = [["one:b", "two/sub-0:a"]] if names == "ba" else [["one:a", "two/sub-1:b"]]
+    assert objects.chosen(published, wanted) == in_order

@@ -1,5 +1,6 @@
 """The rules of Kubernetes' allocator that are easy to get wrong, each with the smallest cluster that shows it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ from tests.claims.objects import (
     device,
     exactly,
     first_available,
+    mig_gpu,
     request,
     slice_of,
 )
 
 MODEL = "gpu.io/model"
+_MODEL = 'device.attributes["gpu.io"].model'
 TWO = slice_of(device("a"), device("b"))
 MODELS = slice_of(device("a", model="x"), device("b", model="x"), device("c", model="y"))
 SHARED = slice_of(device("a", memory="4Gi", allowMultipleAllocations=True))
@@ -115,6 +118,38 @@ def test_claims_with_equal_constraints_get_different_values() -> None:
         claim(request("a", 2), name=name, constraints=[{"matchAttribute": MODEL}]) for name in ("claim-0", "claim-1")
     ]
     assert chosen([slice_of(*devices)], *pair, max_steps=0) == [["a:x0", "a:x1"], ["a:y0", "a:y1"]]
+
+
+def instances(counts: Sequence[int], *, steps: int) -> list[list[str]] | None:
+    """Return what claims for so many instances get of a GPU, next to one for a `2g`; the largest are listed first."""
+    [_, *devices], counters = mig_gpu("gpu-0")
+    published = [slice_of(*devices[::-1], count=2), slice_of(name="slice-1", count=2, sharedCounters=[counters])]
+    wanted = [claim(request("any", count), name=f"claim-{place}") for place, count in enumerate(counts)]
+    large = claim(request("large", where=f"{_MODEL} == '2g'"), name="large")
+    return chosen(published, *wanted, large, max_steps=0, max_narrowing=steps)
+
+
+@pytest.mark.parametrize("counts", [(1,) * 5, (2, 2, 1), (3, 2), (1, 4), (5,)])
+def test_equal_requests_of_several_claims_are_one_demand(counts: Sequence[int]) -> None:
+    got = instances(counts, steps=50)
+    assert got is not None
+    assert [len(names) for names in got] == [*counts, 1]
+    assert len({name.partition(":")[2] for names in got for name in names}) == 6
+
+
+@pytest.mark.parametrize("counts", [(1,) * 6, (2, 2, 2), (3, 3), (6,)])
+def test_counters_show_that_requests_do_not_fit_together(counts: Sequence[int]) -> None:
+    assert instances(counts, steps=20) is None
+
+
+def test_the_first_subrequests_that_are_possible_are_found_before_the_devices() -> None:
+    # The only device of model x is also the first for the other request.
+    published = [slice_of(device("a", model="x"), device("b", model="y"), device("c", model="y"))]
+    either = first_available("two", exactly(where=f"{_MODEL} == 'x'"), exactly(where=f"{_MODEL} == 'y'"))
+    wanted = claim(request("one", where=f"{_MODEL} in ['x', 'y']"), either)
+    assert chosen(published, wanted, max_steps=0) == [["one:b", "two/sub-0:a"]]
+    # Kubernetes' order decides about the devices of the first request first.
+    assert chosen(published, wanted) == [["one:a", "two/sub-1:b"]]
 
 
 # Pools

@@ -46,7 +46,8 @@ def outcome(selection: SelectorPair, device: Device) -> bool | str:
     try:
         return selection.matches(device, "class", "claim")
     except (ClaimError, NodeError) as error:
-        return str(error)
+        # Without the near name.
+        return str(error).partition(" (did you mean")[0]
 
 
 def evaluated(expression: str, device: Device) -> bool | str:
@@ -80,6 +81,12 @@ def counting(*listed: Device, left: float = 1e9) -> Selected:
         f'{MODEL} == "a" && device.attributes["gpu.io"].v == "1"',
         f'device.attributes["gpu.io"].v == "1" && {MODEL} == "a" && device.driver == "other.io"',
         f'{MODEL} == "b" && device.attributes["other.io"].model == "a"',
+        'device.attributes["gpu.io"].?model.orValue("") == "a"',
+        'device.attributes["gpu.io"].?v.orValue(0) == 1',
+        'device.driver == "gpu.io" && device.attributes["gpu.io"].?model.orValue("") == "b"',
+        f'device.attributes["gpu.io"].?v.orValue("") == "1" && {MODEL} == "a"',
+        f'{MODEL} == "a" && device.attributes["gpu.io"].?v.orValue("") == "1"',
+        f'device.attributes["unknown.io"].?v.orValue("") == "1" && {MODEL} == "a"',
     ],
 )
 def test_an_index_gives_what_an_evaluation_gives_and_its_error(expression: str) -> None:
@@ -96,6 +103,10 @@ def test_an_index_gives_what_an_evaluation_gives_and_its_error(expression: str) 
         f'{MODEL} == "a" || true',
         f"{MODEL} == 1.0",
         f'{MODEL} == "a" && true',
+        'device.attributes["gpu.io"].?model.orValue("a") == "a"',
+        'device.attributes["gpu.io"].?model.orValue(1.0) == "a"',
+        'device.attributes["gpu.io"].?model.or(device.attributes["gpu.io"].?v).orValue("") == "a"',
+        'device.attributes[?"gpu.io"].?model.orValue("") == "a"',
     ],
 )
 def test_other_expressions_are_evaluated(expression: str) -> None:

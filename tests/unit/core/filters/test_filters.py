@@ -12,6 +12,7 @@ from berth_api.request.model import of_pod
 from berth_api.values.selectors import Requirement
 from berth_operator.core import filters
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.dra import slices
 from berth_operator.core.filters import (
     cordon,
     declared_features,
@@ -59,6 +60,7 @@ from tests.builders import (
     node_info,
     other_card,
 )
+from tests.resource_claims import gpu, resource_slice
 
 A = Taint(key="a", value="1")
 B = Taint(key="b", effect="NoExecute")
@@ -110,6 +112,9 @@ def test_extended_resources_of_device_classes(
     fleet = Fleet()
     add(fleet, node_info(offered=offered), inventory(card()))
     fleet.set_device_classes({provided: "gpu.example.com"})
+    # No slice lists a device for the node.
+    assert reasons(dynamic_resources, fleet, asks(wanted)) == {}
+    fleet.claims.put_slice(slices.read(resource_slice(gpu(0))))
     assert reasons(dynamic_resources, fleet, asks(wanted)) == expected
     fleet.set_device_classes({})
     assert dynamic_resources.passes(fleet, asks(wanted)) is fleet.present
@@ -346,6 +351,7 @@ ELSEWHERE = (
     "host-ports",
     "measured-memory",
     "namespace-limits",
+    "kubelet-admission",
     *OF_PODS,
 )
 """Filters that need more than a node: the first are tested in this file, the rest among pods;
@@ -527,6 +533,7 @@ NPU: dict[str, Any] = {"huawei.com/npu-core": 10, RATIO: 50}
 NO_H100 = f"too few healthy GPUs of model {NOT_A100.model} (1 requested; models: {A100})"
 TOO_SMALL = "GPUs with too little memory (at most 8Gi of 20Gi)"
 
+OF_AMD = "GPUs of AMD, which pods request by amd.com/gpu"
 DEVICE_CASES = {
     "no device asked, none there": (asks(), BARE, ""),
     "no Device": (asks({NVIDIA: 1}), BARE, "no Device"),
@@ -537,9 +544,22 @@ DEVICE_CASES = {
     "more than there are": (asks({NVIDIA: 9}), EIGHT, "too few healthy GPUs (9 requested, at most 8 on a node)"),
     "an unhealthy card": (asks({NVIDIA: 1}), world(card(healthy=False)), "too few healthy GPUs (1 requested)"),
     "an empty Device": (asks({NVIDIA: 1}), world(), "too few healthy GPUs (1 requested)"),
-    "another vendor": (asks({NVIDIA: 1}), world(card(), vendor="amd"), "no nvidia devices"),
-    "no such vendor": (asks({"amd.com/gpu": 1}), WHOLE, "no amd devices"),
-    "any vendor": (asks({GPU: 50}), world(card(), vendor="amd"), ""),
+    "another vendor": (asks({NVIDIA: 1}), world(card(), vendor="amd"), "no GPUs of NVIDIA"),
+    "no such vendor": (asks({"amd.com/gpu": 1}), WHOLE, "no GPUs of AMD"),
+    "a share of AMD's card": (asks({GPU: 50}), world(card(), vendor="amd"), OF_AMD),
+    "memory of AMD's card": (asks({MEMORY: 20 * GI}), world(card(), vendor="amd"), OF_AMD),
+    "whole cards of AMD": (asks({GPU: 200}), world(card(0), card(1), vendor="amd"), OF_AMD),
+    "Koordinator's names": (
+        asks({"koordinator.sh/gpu-core": 50, "koordinator.sh/gpu-memory-ratio": 50}),
+        world(card(), vendor="amd"),
+        OF_AMD,
+    ),
+    "AMD's own resource": (asks({"amd.com/gpu": 1}), world(card(), vendor="amd"), ""),
+    "an unknown vendor": (
+        asks({GPU: 50}),
+        world(card(), vendor="other"),
+        "GPUs of other, which pods do not get by kubernetes.io/gpu",
+    ),
     "cards without such cores": (asks(NPU), world(card(), vendor="huawei"), "GPUs that are too small"),
     "model": (ANY_A100, WHOLE, ""),
     "another model": (NOT_A100, WHOLE, NO_H100),
@@ -627,10 +647,11 @@ PLUGINS = [
 
 
 def test_filters_run_in_the_order_of_kube_schedulers_plugins() -> None:
-    # The first rejection gives the reason, and decides whether preemption may help. What rejects all nodes comes first,
-    # and so do claims, which kube-scheduler's PreFilter checks.
+    # The first rejection gives the reason, and decides whether preemption may help. What rejects all nodes comes first.
+    # Claims come before what depends on a node's pods: their reasons are more specific.
     plugins = [each.TRAITS.plugin for each in filters.ORDER if each.TRAITS.plugin and not each.TRAITS.of_pod]
-    assert list(dict.fromkeys(plugins)) == ["DynamicResources", *PLUGINS]
+    after = PLUGINS.index("NodeAffinity") + 1
+    assert list(dict.fromkeys(plugins)) == [*PLUGINS[:after], "DynamicResources", *PLUGINS[after:]]
 
 
 def test_the_filters_whose_rejections_evictions_may_resolve() -> None:

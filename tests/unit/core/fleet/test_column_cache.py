@@ -332,7 +332,8 @@ def test_a_choice_is_recalled_for_the_same_question_only() -> None:
 # --- fingerprints -----------------------------------------------------------------------------------------------
 
 METRICS = {"facts", "measured", "measured_at", "unaccounted"}
-DIRECT = {"ready", "unreachable", "cordoned", "heard", "starting", "was_used", "refused", "mps_pods", "other_gpu_pods"}
+DIRECT = {"ready", "unreachable", "cordoned", "heard", "foreign", "starting", "was_used", "refused"}
+DIRECT |= {"mps_pods", "other_gpu_pods", "cards_by_claim"}
 UNREAD = {*DIRECT, "node_partitions_only", "device_decides", *METRICS}
 """Columns that no cached column reads: decisions read the first directly; `partitions_only` includes the next two.
 Columns that are computed from metrics do without fingerprints."""

@@ -1,5 +1,6 @@
 """Which cards of a node are the devices that drivers list, by the attributes that the drivers really write."""
 
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pytest
@@ -72,6 +73,53 @@ def test_a_mig_device_that_the_device_lists_is_this_instance() -> None:
 
 def test_attributes_that_name_two_cards_are_both() -> None:
     assert matched(NVIDIA_DRIVER, {"uuid": CARDS[0].id, PCI: "0000:86:00.0"}).cards == {GPU_0, GPU_1}
+
+
+DIVIDED = tuple(
+    CardInfo(type="gpu", minor=minor, id=f"GPU-e3aa140f9a5f9e31-{minor}", address="0000:05:00.0") for minor in range(8)
+)
+"""The partitions of one MI300X in the mode CPX."""
+ALL = frozenset(CardKey("gpu", minor) for minor in range(8))
+AMD = "gpu.amd.com"
+PARTITION: dict[str, str | bool] = {"type": "amdgpu-partition", PCI: "0000:05:00.0"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "name", "attributes", "cards"),
+    [
+        pytest.param(
+            DRA_DRIVER,
+            "gpu-e3aa140f9a5f9e31-3",
+            {"uuid": DIVIDED[3].id, PCI: "0000:05:00.0"},
+            {CardKey("gpu", 3)},
+            id="Berth's driver",
+        ),
+        # AMD's driver from version 1.0: no attribute names the partition, its name has its device nodes.
+        pytest.param(AMD, "gpu-9-130", PARTITION, {CardKey("gpu", 2)}, id="AMD's driver"),
+        pytest.param(
+            AMD,
+            "gpu-9-130",
+            {"type": "amdgpu-partition", "parentPciAddr": "0000:05:00.0"},
+            {CardKey("gpu", 2)},
+            id="AMD's driver before version 1.0",
+        ),
+        pytest.param(AMD, "gpu-9-199", PARTITION, ALL, id="a device node that no partition has"),
+        pytest.param(AMD, "other", PARTITION, ALL, id="another form of name"),
+        pytest.param(AMD, "gpu-1-128", {"type": "amdgpu", PCI: "0000:05:00.0"}, ALL, id="listed before it was divided"),
+        pytest.param(AMD, "gpu-vfio-0", {"type": "vfio", PCI: "0000:05:00.0"}, ALL, id="for a virtual machine"),
+    ],
+)
+def test_a_partition_is_not_its_whole_card(
+    driver: str, name: str, attributes: dict[str, str | bool], cards: AbstractSet[CardKey]
+) -> None:
+    [read] = slices.read(resource_slice(listed(name, attributes), driver=driver)).devices
+    assert match(read.id, read, CardIndex.of(DIVIDED)) == Match(cards=frozenset(cards))
+
+
+def test_a_card_that_was_divided_since_a_claim_got_it_is_all_its_partitions() -> None:
+    name = DeviceID(DRA_DRIVER, "node", "gpu-e3aa140f9a5f9e31")
+    assert match(name, None, CardIndex.of(DIVIDED)) == Match(cards=ALL)
+    assert match(name._replace(device="gpu-e3aa"), None, CardIndex.of(DIVIDED)) == Match()
 
 
 @pytest.mark.parametrize(

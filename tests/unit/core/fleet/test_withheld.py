@@ -2,7 +2,9 @@
 
 import pytest
 
+from berth_api.names import CARDS_KEY
 from berth_operator.core import filters
+from berth_operator.core.advice.waits import Wait, Waits
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
@@ -15,6 +17,7 @@ from tests.builders import (
     GPU,
     NVIDIA,
     RDMA,
+    add,
     asks,
     cards,
     charge,
@@ -22,6 +25,8 @@ from tests.builders import (
     fleet,
     grant,
     hints,
+    inventory,
+    node_info,
     other_card,
     sliced,
     waiting,
@@ -90,6 +95,27 @@ def why(made: Fleet, wanted: PodRequest) -> str:
 )
 def test_the_reason_says_so(made: Fleet, wanted: dict[str, int]) -> None:
     assert why(made, asks(wanted)) == f"0/1 nodes are available: 1 {WITHHELD}."
+
+
+@pytest.mark.parametrize("mode", ["claims", "shares"])
+@pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {SLICE: 1}, {MIG_1G: 1}], ids=["card", "replica", "instance"])
+def test_a_node_that_gives_by_claims_is_not_said_to_offer_its_cards_soon(wanted: dict[str, int], mode: str) -> None:
+    of_unit = {NVIDIA: cards(1), SLICE: (sliced(0, 2),), MIG_1G: (divided(0, "1g.10gb"),)}
+    made = Fleet()
+    add(made, node_info("node", labels={CARDS_KEY: mode}), inventory(*of_unit[next(iter(wanted))]))
+    made.withhold("node", (0,))
+    expected = (
+        "0/1 nodes are available: 1 node(s) give their GPUs by claims alone (label berth.dev/cards: request a "
+        "DeviceClass, or set berth.dev/cards=both)."
+    )
+    assert why(made, asks(wanted)) == expected
+    # What-ifs agree.
+    waits = Waits(made.copy(), Policy(), Budgets())
+    wait = Wait(pod=waiting("p", asks(wanted)))
+    explanation = waits.why(wait).explanation
+    assert isinstance(explanation.result, Failure)
+    assert (explanation.result.message, explanation.fits_when_empty) == (expected, 0)
+    assert not any(remedy.ends and remedy.is_another for remedy in waits.remedies(wait, waits.why(wait)) if remedy)
 
 
 def test_cards_that_are_held_are_reported_as_held() -> None:

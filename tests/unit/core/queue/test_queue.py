@@ -113,12 +113,19 @@ def test_namespaces_take_turns_with_claims_after_priority() -> None:
 
 def test_pods_with_claims_can_be_passed_over_and_are_put_back_unfinished() -> None:
     made = filled(claiming("a"), waiting("b"), waiting("c"))
-    assert (made.has_others(), made.needs_devices()) == (True, True)
-    assert [pod.name for _ in range(3) if (pod := made.pop(0.0, with_devices=False))] == ["b", "c"]
+    assert (made.has_others(), made.has_costly()) == (True, True)
+    assert [pod.name for _ in range(3) if (pod := made.pop(0.0, with_costly=False))] == ["b", "c"]
     unit = made.pop(0.0)
     assert unit is not None
     made.put_back(unit)
-    assert (made.has_others(), made.needs_devices(), drained(made)) == (False, True, ["a"])
+    assert (made.has_others(), made.has_costly(), drained(made)) == (False, True, ["a"])
+
+
+@pytest.mark.parametrize(("priority", "is_first"), [(0, False), (1, True)])
+def test_a_costly_unit_is_first_only_with_a_higher_priority(priority: int, *, is_first: bool) -> None:
+    made = filled(claiming("a", priority=priority), waiting("b"))
+    assert made.is_costly_first() == is_first
+    assert not filled(claiming("a", priority=1)).is_costly_first(), "nothing waits for it"
 
 
 # --- parking ----------------------------------------------------------------------------------------------------

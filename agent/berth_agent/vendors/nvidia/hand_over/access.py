@@ -13,6 +13,7 @@ from berth_agent.kubelet.device_plugin import preferred
 from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse
 from berth_agent.vendor import MisconfiguredError, Offer, Offers, Specification
 from berth_agent.vendors.nvidia.hand_over import cdi, device_nodes, resources, response
+from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
 from berth_agent.vendors.nvidia.hand_over.response import AllocationContext
 from berth_agent.vendors.nvidia.nvml.inventory import DRIVER
 from berth_api.device import DeviceSpec
@@ -73,6 +74,7 @@ class NvidiaHandOver:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._options = _loaded(settings)
+        self._lacks_uvm = False
 
     @property
     def fails_without_cards(self) -> bool:
@@ -108,13 +110,25 @@ class NvidiaHandOver:
         """Return how containers get these cards, by the device nodes that exist now."""
         listed = {card.topology.bus_id for card in spec.devices if card.topology}
         writes_cdi = self._settings.cdi_specification == "own"
+        nodes = device_nodes.read(dev=self._settings.dev_folder, proc=self._settings.proc_root)
+        self._log_uvm(spec, nodes)
         return NvidiaAccess(
             spec=spec,
             options=self._options,
-            nodes=device_nodes.read(dev=self._settings.dev_folder, proc=self._settings.proc_root),
+            nodes=nodes,
             vendor=response.OWN_VENDOR if writes_cdi else cdi.NVIDIA_CTK_VENDOR,
             unlisted=sysfs.bound_cards(self._settings.sysfs_root, DRIVER) - listed if listed else frozenset(),
         )
+
+    def _log_uvm(self, spec: DeviceSpec, nodes: DeviceNodes) -> None:
+        """Log that CUDA finds no card in containers that start now: some cards have no UVM, so they are given."""
+        lacks_uvm = any(device.type == "gpu" for device in spec.devices) and device_nodes.UVM not in nodes.control
+        if lacks_uvm and not self._lacks_uvm:
+            _log.warning(
+                "the kernel module nvidia-uvm is not loaded: containers get no /dev/nvidia-uvm, which CUDA needs; "
+                "load it with `nvidia-modprobe -u`, or at boot"
+            )
+        self._lacks_uvm = lacks_uvm
 
 
 def _loaded(settings: Settings) -> Options:

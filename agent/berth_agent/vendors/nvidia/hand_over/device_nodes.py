@@ -11,8 +11,21 @@ from berth_agent.inventory import sysfs
 from berth_agent.vendor import MisconfiguredError
 from berth_api.device import DeviceSpec
 
-CONTROL: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-"""What every container needs, if it exists."""
+UVM: Final = "/dev/nvidia-uvm"
+CONTROL: Final = ("/dev/nvidiactl", UVM, "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+"""What every container gets, if it exists."""
+NEEDED: Final[Mapping[str, str]] = {
+    "nvidia-frontend": "/dev/nvidiactl",
+    "nvidiactl": "/dev/nvidiactl",
+    "nvidia-uvm": UVM,
+}
+"""What the driver has registered with the kernel (/proc/devices) -> its node, which every container needs.
+
+The driver creates no nodes. Another program does, sometimes long after the driver was loaded. A container without a
+node would run, and find no card. So CDI lists a node that is needed also before it exists: the container runtime then
+refuses each start, as for the node of a card, and kubelet tries again. Where NVIDIA's runtime makes containers without
+CDI, it creates the node itself.
+"""
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "gdrcopy": ("gdrdrv",),
     "gds": ("nvidia-fs*",),
@@ -34,9 +47,11 @@ class MissingDeviceNodeError(MisconfiguredError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNodes:
-    """What of /dev is there."""
+    """What of /dev is there, or will be."""
 
     control: tuple[str, ...] = ()
+    awaited: frozenset[str] = frozenset()
+    """Those of `control` that do not exist yet."""
     capabilities: Mapping[Capability, int] = field(default_factory=dict)
     """Capability -> N of /dev/nvidia-caps/nvidia-capN."""
     extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -46,15 +61,18 @@ class DeviceNodes:
 
 
 def read(*, dev: Path, proc: Path) -> DeviceNodes:
-    """Return the device nodes that exist."""
+    """Return the device nodes that exist, or that the loaded driver needs."""
+    needed = _needed(proc / "devices")
     extras: dict[str, tuple[str, ...]] = {}
     for kind, patterns in EXTRAS.items():
         matches = [path for pattern in patterns for path in sysfs.entries(dev, pattern)]
         if matches:
             extras[kind] = tuple(f"/dev/{path.relative_to(dev)}" for path in matches)
     channels = sysfs.entries(dev, "nvidia-caps-imex-channels/channel[0-9]*")
+    existing = {path for path in CONTROL if (dev / path.removeprefix("/dev/")).exists()}
     return DeviceNodes(
-        control=tuple(path for path in CONTROL if (dev / path.removeprefix("/dev/")).exists()),
+        control=tuple(path for path in CONTROL if path in needed or path in existing),
+        awaited=needed - existing,
         capabilities=_capabilities(proc / _MIG_MINORS),
         extras=extras,
         channels=tuple(sorted(int(path.name[7:]) for path in channels)),
@@ -92,6 +110,15 @@ def paths(spec: DeviceSpec, nodes: DeviceNodes) -> dict[str, tuple[str, ...]]:
                     *(f"/dev/nvidia-caps/nvidia-cap{number}" for number in numbers),
                 )
     return nodes_by_device
+
+
+def _needed(devices: Path) -> frozenset[str]:
+    """Return the nodes that a container needs with the parts of the driver that are loaded."""
+    try:
+        words = devices.read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return frozenset()
+    return frozenset(NEEDED[word] for word in words if word in NEEDED)
 
 
 def _capabilities(file: Path) -> Mapping[Capability, int]:

@@ -112,6 +112,21 @@ def indices(spec: DeviceSpec) -> dict[str, str]:
     return numbers
 
 
+def names_of_others(spec: DeviceSpec) -> Iterator[tuple[str, str]]:
+    """Yield the ids of other device plugins for cards and instances, each with the UUID that it may stand for.
+
+    Google's plugin names a card by its device node, `nvidia0`, and an instance by its GPU instance, `nvidia0/gi1`.
+    A bare number may be NVML's index or the minor.
+    """
+    numbers = indices(spec)
+    for gpu in (device for device in spec.devices if device.type == "gpu"):
+        yield f"nvidia{gpu.minor}", gpu.id
+        yield str(gpu.minor), gpu.id
+        yield numbers[gpu.id], gpu.id
+        for instance in gpu.mig.instances if gpu.mig is not None else ():
+            yield f"nvidia{gpu.minor}/gi{instance.gpu_instance}", instance.id
+
+
 def _devices(gpu: DeviceInfo, strategy: str) -> Iterator[_Device]:
     """Return the whole card, or its instances."""
     if strategy == "none" or not is_divided(gpu) or gpu.mig is None:

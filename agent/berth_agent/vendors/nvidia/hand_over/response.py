@@ -62,7 +62,9 @@ def compose(context: AllocationContext, ids: Sequence[str], *, key: str) -> Cont
         answer.mounts.extend(Mount(host_path="/dev/null", container_path=f"{LISTED}/{entry}") for entry in entries)
     if flags.pass_device_specs:
         nodes_by_device = device_nodes.paths(context.spec, context.nodes)
-        paths = [*context.nodes.control, *(path for device in devices for path in nodes_by_device[device])]
+        # Those that do not exist yet are created by NVIDIA's runtime, but only after the devices were looked up.
+        control = (path for path in context.nodes.control if path not in context.nodes.awaited)
+        paths = [*control, *(path for device in devices for path in nodes_by_device[device])]
         root = flags.dev_root.rstrip("/")
         answer.devices.extend(
             DeviceNode(container_path=path, host_path=root + path, permissions="rw") for path in dict.fromkeys(paths)

@@ -12,8 +12,8 @@ from typing import Final
 
 import structlog
 
-from berth_agent.kubelet.device_plugin import registration
-from berth_agent.kubelet.device_plugin.registration import SocketIdentity
+from berth_agent import files
+from berth_agent.files import FileIdentity
 from berth_agent.vendors.nvidia.isolation.control import ControlError, MpsControl
 from berth_agent.vendors.nvidia.isolation.limits import DefaultLimits
 
@@ -29,7 +29,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 class _Set:
     """Limits that were set, and the daemon's answer to them."""
 
-    daemon: SocketIdentity
+    daemon: FileIdentity
     limits: DefaultLimits
     answer: str
 
@@ -52,7 +52,7 @@ class MpsDaemon:
             ControlError: there is no daemon, or it does not take them.
         """
         async with self._lock:
-            daemon = registration.identity(self._control.folder / CONTROL)
+            daemon = files.identity(self._control.folder / CONTROL)
             if daemon is None:
                 raise ControlError(f"no daemon at {self._control.folder / CONTROL}")
             answer = await self._control.send(*limits.queries())
@@ -73,7 +73,7 @@ class MpsDaemon:
                 self.since = time.time()
             self._servers = servers
 
-    async def _apply(self, daemon: SocketIdentity, limits: DefaultLimits) -> None:
+    async def _apply(self, daemon: FileIdentity, limits: DefaultLimits) -> None:
         # Defaults first: a server that starts in between has them.
         self._set = None
         commands = [*limits.defaults()]

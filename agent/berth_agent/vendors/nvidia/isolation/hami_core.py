@@ -15,8 +15,8 @@ import structlog
 
 from berth_agent import files
 from berth_agent.conditions import Finding
-from berth_agent.isolation.allocations import CHECKPOINT
 from berth_agent.isolation.provider import AnyUnit, NodeView, ProviderStatus
+from berth_agent.kubelet.allocations import CHECKPOINT
 from berth_agent.kubelet_api.deviceplugin_pb2 import ContainerAllocateResponse, Mount
 from berth_agent.vendor import RefusedError
 from berth_agent.vendors.nvidia.isolation import versions

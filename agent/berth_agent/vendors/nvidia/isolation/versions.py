@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from berth_agent.isolation import allocations
+from berth_agent.kubelet import allocations
 
 GRACE: Final = 3600.0
 """Seconds after a change for which nothing is removed. The checkpoint does not have the latest allocations yet."""

@@ -67,12 +67,21 @@ _VOLATILE: Final = pynvml.NVML_VOLATILE_ECC
 
 
 class NvmlError(Exception):
-    """NVML refused a call. `reason` is one word, such as GpuIsLost or DriverNotLoaded."""
+    """NVML refused a call. `reason` is one word, such as GpuIsLost or DriverNotLoaded.
 
-    def __init__(self, message: str, *, reason: str, code: int = pynvml.NVML_ERROR_UNKNOWN) -> None:
+    `function` is the name of NVML's function; empty if the error is of none.
+    """
+
+    def __init__(self, message: str, *, reason: str, code: int = pynvml.NVML_ERROR_UNKNOWN, function: str = "") -> None:
         super().__init__(message)
         self.reason = reason
         self.code = code
+        self.function = function
+
+    def about(self, subject: str) -> "NvmlError":
+        """Return the error in words that name what the call was about, and the function."""
+        failed = f"{self.function} failed for {subject}" if self.function else subject
+        return NvmlError(f"{failed}: {self}", reason=self.reason, code=self.code, function=self.function)
 
     @property
     def lost_session(self) -> bool:
@@ -86,7 +95,7 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except pynvml.NVMLError as error:
         reason = type(error).__name__.removeprefix("NVMLError_")
-        raise NvmlError(str(error), reason=reason, code=error.value) from error
+        raise NvmlError(str(error), reason=reason, code=error.value, function=function.__name__) from error
 
 
 def unless_unsupported(*, default: T, function: Callable[..., T], of: tuple[Any, ...]) -> T:

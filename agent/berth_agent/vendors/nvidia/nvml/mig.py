@@ -52,7 +52,7 @@ def set_mode(handle: Handle, *, on: bool) -> None:
     if activation != pynvml.NVML_SUCCESS:
         error = pynvml.NVMLError(activation)
         reason = type(error).__name__.removeprefix("NVMLError_")
-        raise NvmlError(str(error), reason=reason, code=activation)
+        raise NvmlError(str(error), reason=reason, code=activation, function=pynvml.nvmlDeviceSetMigMode.__name__)
 
 
 def profiles(handle: Handle) -> tuple[PartitionProfile, ...]:

@@ -1,6 +1,7 @@
 """`python -m berth_agent.vendors.nvidia.partitions`: the privileged process that makes and destroys MIG instances."""
 
 import argparse
+import contextlib
 import signal
 import sys
 import time
@@ -35,7 +36,7 @@ def main() -> None:
             f"{options.proc}/sys/kernel/random/boot_id is missing, so instances of an earlier boot would count as ours",
         )
     try:
-        wait_for_turn(options.state, sleep=time.sleep)
+        turn = wait_for_turn(options.state, sleep=time.sleep)
         keeper = PartitionKeeper(
             PartitionRecord(options.state),
             boot=boot,
@@ -49,6 +50,9 @@ def main() -> None:
         start.give_up(NAME, str(error))
     while True:
         server.serve_one()
+        with contextlib.suppress(OSError):
+            # Another program may have removed its file.
+            turn.take()
 
 
 if __name__ == "__main__":

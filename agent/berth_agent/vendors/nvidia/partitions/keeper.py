@@ -45,12 +45,16 @@ class PartitionKeeper:
     def list(self) -> dict[str, Any]:
         """Return the cards that can have MIG instances: modes, kinds of instances, and the instances that are there.
 
-        A card that does not answer is not among `cards`; `problems` says why.
+        A card that does not answer is not among `cards`; `problems` says why, and whether the record is not written.
 
         Raises:
             NvmlError: NVML does not answer.
         """
         cards, problems = [], []
+        try:
+            self._record.restore()
+        except OSError as error:
+            problems.append(f"the record of partitions is not on the disk: {error}")
         with self._session():
             for index in range(library.cards()):
                 try:
@@ -151,7 +155,7 @@ class PartitionKeeper:
                     mig.set_mode(self._handle(card), on=False)
                 except NvmlError as error:
                     if error.code != mig.IN_USE:
-                        raise
+                        raise error.about(card) from error
                 else:
                     return
                 self._sleep(IN_USE_PAUSE)
@@ -189,7 +193,7 @@ class PartitionKeeper:
                     return step
             except NvmlError as error:
                 if error.code != mig.IN_USE:
-                    raise
+                    raise error.about(self._title(intent)) from error
                 tries += 1
                 if tries >= IN_USE_TRIES:
                     raise RefusedError(self._in_use(intent.card, getattr(step, "instance", None))) from error
@@ -228,7 +232,7 @@ class PartitionKeeper:
         except NvmlError as error:
             self._record.put(key, replace(intent, placing=False))
             if error.code == mig.NO_ROOM:
-                raise RefusedError(f"{intent.card} has no room for the instance: {error}") from error
+                raise RefusedError(f"no room for {self._title(intent)}: {error}") from error
             raise
 
     def _change(self, handle: Handle, step: plan.CreateCompute | plan.DestroyCompute | plan.DestroyInstance) -> None:
@@ -241,6 +245,15 @@ class PartitionKeeper:
             mig.destroy_compute_instance(instance, step.compute)
         else:
             mig.destroy_gpu_instance(instance)
+
+    def _title(self, intent: Intent) -> str:
+        """Return what an instance is, in words: `3g.40gb at memory slice 4 of GPU-…`."""
+        place = intent.placement
+        with contextlib.suppress(NvmlError, CardLostError):
+            for profile in mig.profiles(self._handle(intent.card)):
+                if profile.id == place.profile:
+                    return f"{profile.name} at memory slice {place.start} of {intent.card}"
+        return f"the GPU instance of profile {place.profile} at memory slice {place.start} of {intent.card}"
 
     def _in_use(self, card: str, instance: int | None) -> str:
         pids = list(library.if_reported(lambda handle: mig.processes_in(handle, instance), self._handle(card)) or ())

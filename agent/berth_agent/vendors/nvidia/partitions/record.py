@@ -59,6 +59,8 @@ class PartitionRecord(Mapping[str, Intent]):
         """
         self._path = folder / NAME
         files.make_folder(folder, mode=FOLDER_MODE, parents=True)
+        self._known = files.identity(self._path)
+        """The file as it was read or written."""
         self._intents: dict[str, Intent] = {}
         try:
             content = files.read(self._path)
@@ -103,7 +105,18 @@ class PartitionRecord(Mapping[str, Intent]):
         """
         self._save({other: intent for other, intent in self._intents.items() if other != key})
 
+    def restore(self) -> None:
+        """Write the file again if another program removed or changed it: without it, the instances would be foreign.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._intents and files.identity(self._path) != self._known:
+            _log.warning("the record of partitions was removed or changed, writing it again", path=str(self._path))
+            self._save(self._intents)
+
     def _save(self, intents: dict[str, Intent]) -> None:
         content = {"version": 1, "partitions": {key: asdict(intent) for key, intent in intents.items()}}
-        files.write(self._path, orjson.dumps(content), mode=MODE, draft=DRAFT, sync=True)
+        files.make_folder(self._path.parent, mode=FOLDER_MODE, parents=True)
+        self._known = files.write(self._path, orjson.dumps(content), mode=MODE, draft=DRAFT, sync=True)
         self._intents = intents

@@ -22,6 +22,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from berth_agent import files
+from berth_agent.files import FileIdentity
 from berth_agent.vendor import Placement, RefusedError
 from berth_agent.vendors.nvidia.nvml.library import NvmlError
 from berth_agent.vendors.nvidia.partitions.keeper import PartitionKeeper
@@ -29,6 +30,8 @@ from berth_agent.vendors.nvidia.partitions.keeper import PartitionKeeper
 NAME: Final = "partitions.sock"
 FOLDER_MODE: Final = 0o700
 SOCKET_MODE: Final = 0o600
+CHECK_SECONDS: Final = 1.0
+"""Seconds between two looks whether the socket is still there."""
 MAX_REQUEST: Final = 4096
 """Bytes."""
 PATIENCE: Final = 5.0
@@ -98,21 +101,53 @@ class PartitionServer:
         self._keeper = keeper
         self._failure = ""
         """The last failure; empty after a success."""
+        self._path = folder / NAME
+        self._socket, self._bound = self._listen()
+
+    def _listen(self) -> tuple[socket.socket, FileIdentity | None]:
+        """Return a socket that listens at the path, and the identity of its file.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        folder = self._path.parent
         files.make_folder(folder, mode=FOLDER_MODE, parents=True)
-        path, begun = folder / NAME, folder / f"new-{NAME}"
-        for left in (path, begun):
+        begun = folder / f"new-{NAME}"
+        for left in (self._path, begun):
             left.unlink(missing_ok=True)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(str(begun))
-        begun.chmod(SOCKET_MODE)
-        self._socket.listen(4)
-        # A socket that has its name listens.
-        begun.rename(path)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.bind(str(begun))
+            begun.chmod(SOCKET_MODE)
+            listening.listen(4)
+            listening.settimeout(CHECK_SECONDS)
+            # A socket that has its name listens.
+            begun.rename(self._path)
+        except OSError:
+            listening.close()
+            raise
+        return listening, files.identity(self._path)
+
+    def _accepted(self) -> socket.socket:
+        """Wait for a caller. Meanwhile, listen again if another program removed the socket."""
+        while True:
+            try:
+                return self._socket.accept()[0]
+            except TimeoutError:
+                try:
+                    if files.identity(self._path) != self._bound:
+                        listening, self._bound = self._listen()
+                        self._socket.close()
+                        self._socket = listening
+                        _log.warning("the socket was removed, listening again", path=str(self._path))
+                except OSError as error:
+                    if str(error) != self._failure:
+                        _log.error("the socket was removed, and cannot be made again", error=str(error))
+                    self._failure = str(error)
 
     def serve_one(self) -> None:
         """Wait for a caller, and answer it."""
-        connection, _ = self._socket.accept()
-        with connection:
+        with self._accepted() as connection:
             connection.settimeout(PATIENCE)
             try:
                 connection.sendall(orjson.dumps(self._answer(connection)) + b"\n")

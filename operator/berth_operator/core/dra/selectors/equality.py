@@ -16,6 +16,9 @@ class Equality(NamedTuple):
     domain: str
     name: str
     value: bool | int | str
+    is_optional: bool = False
+    """Whether it is false for a device without the attribute, as in `….?name.orValue("") == value`. Otherwise that is
+    an error."""
 
 
 def equalities(term: Term) -> tuple[Equality, ...] | None:
@@ -28,12 +31,25 @@ def equalities(term: Term) -> tuple[Equality, ...] | None:
                 left.extend(reversed(operands))
             # With the constant on the left, a version would be compared in another way.
             case Call("_==_", _, [operand, Literal(value)]) if type(value) in (bool, int, str):
-                if (path := _path(operand)) is None:
+                if (equality := _equality(operand, value=value)) is None:
                     return None
-                found.append(Equality(*path, value))
+                found.append(equality)
             case _:
                 return None
     return tuple(found) if len(found) <= MAX_EQUALITIES else None
+
+
+def _equality(operand: Term, *, value: bool | int | str) -> Equality | None:
+    """Return the equality of a term and a constant; None if the index does not have the term's values."""
+    match operand:
+        case Call("orValue", Select(attribute, str(name), optional=True, test=False), [Literal(default)]):
+            # Where the default is equal to the constant, devices without the attribute are selected.
+            is_selected = type(default) not in (bool, int, str) or default == value
+            path = None if is_selected else _attribute(attribute, name)
+            return None if path is None else Equality(*path, value, is_optional=True)
+        case _:
+            path = _path(operand)
+            return None if path is None else Equality(*path, value)
 
 
 def _path(term: Term) -> tuple[str, str] | None:

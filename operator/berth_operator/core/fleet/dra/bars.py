@@ -6,8 +6,9 @@ from dataclasses import replace
 from berth_api.allocation import mig
 from berth_api.objects import device_text
 from berth_operator.core.dra.slices import PREVENTING, Device, DeviceTaint, Slice
+from berth_operator.core.fleet.dra.drivers import DRIVERS, OTHER
 from berth_operator.core.fleet.dra.matching import CardIndex, CardKey, match
-from berth_operator.core.fleet.dra.store import Claims
+from berth_operator.core.fleet.dra.store import MAX_SLICES, Claims
 from berth_operator.core.values.inventory import Bar, CardInfo, DeviceInventory
 
 
@@ -29,28 +30,36 @@ def barred(claims: Claims, node: str, inventory: DeviceInventory) -> DeviceInven
 
 def _bars(claims: Claims, node: str, cards: Collection[CardInfo]) -> Mapping[CardKey, Bar]:
     """Return why cards are barred; the first reason of each, so a slice counts before a taint."""
-    devices = tuple(claims.devices_on(node))
-    if not devices and not claims.anywhere:
+    devices, surplus = tuple(claims.devices_on(node)), claims.surplus_drivers(node)
+    if not (devices or surplus or claims.anywhere):
         return {}
     index = CardIndex.of(cards)
     rules = {pool: claims.rules_on(pool) for pool in {device.pool for device in devices}}
     listed = {key: _for_many(slices) for card, key in index.by_id.items() if (slices := claims.anywhere.get(card))}
+    served = {pool: claims.serves(pool) for pool in rules}
     tainted: dict[CardKey, Bar] = {}
     for device in devices:
-        # The cards that it may be.
-        same = match(device.id, device, index)
-        keys = same.cards or frozenset(key for key in index.by_id.values() if key.type == same.unknown)
-        if not keys:
-            continue
-        if not claims.serves(device.pool):
-            _add(listed, keys, _contested(claims, device) if claims.own.include(device.pool) else _listed(device))
+        taints: list[DeviceTaint] = []
         # A slice of an older generation may stay, and lists taints that are over.
-        if claims.device(device.id) is device:
+        if (device.taints or rules[device.pool]) and claims.device(device.id) is device:
             of_rules = (rule.taint for rule in rules[device.pool] if rule.device in ("", device.id.device))
-            for taint in (*device.taints, *of_rules):
-                if taint.effect in PREVENTING:
-                    _add(tainted, keys, _tainted(device, taint))
+            taints = [taint for taint in (*device.taints, *of_rules) if taint.effect in PREVENTING]
+        if served[device.pool] and not taints:
+            continue  # as most devices of Berth's pools; which cards a device may be takes longest to find
+        same = match(device.id, device, index)
+        keys = same.cards or _of_type(index, same.unknown)
+        if not served[device.pool]:
+            _add(listed, keys, _contested(claims, device) if claims.own.include(device.pool) else _listed(device))
+        for taint in taints:
+            _add(tainted, keys, _tainted(device, taint))
+    for driver in surplus:
+        if not claims.own.include_all(driver):
+            _add(listed, _of_type(index, DRIVERS.get(driver, OTHER).device_type), _surplus(driver))
     return tainted | listed
+
+
+def _of_type(index: CardIndex, device_type: str) -> frozenset[CardKey]:
+    return frozenset(key for key in index.by_id.values() if key.type == device_type)
 
 
 def _add(bars: dict[CardKey, Bar], keys: Collection[CardKey], bar: Bar) -> None:
@@ -66,6 +75,16 @@ def _listed(device: Device) -> Bar:
             f"{device_text.listed_by(driver, pool)} so kube-scheduler may give it to a ResourceClaim; if no other "
             f"scheduler serves this pool, add {driver} to claims.drivers, or {driver}/{pool} to claims.pools, of the "
             "configuration"
+        ),
+    )
+
+
+def _surplus(driver: str) -> Bar:
+    return Bar(
+        reason=f"{driver} has too many ResourceSlices",
+        detail=(
+            f"driver {driver} has more than {MAX_SLICES} ResourceSlices for this node, and Berth does not read the "
+            "others, so each card may be listed for ResourceClaims; delete those that the driver does not need"
         ),
     )
 

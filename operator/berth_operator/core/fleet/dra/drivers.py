@@ -23,9 +23,13 @@ class Driver:
     """Attributes with the PCI address of a card or of a part of one."""
     virtual: str = ""
     """The attribute that is true of devices that are no cards, and parts of none."""
+    partition: str = ""
+    """The attribute `type` of partitions that have the address of their card, and in their names `gpu-<card>-<render>`
+    the number of their render node; empty if there are none."""
 
 
 _NVIDIA: Final = "gpu.nvidia.com"
+_AMD: Final = "gpu.amd.com"
 _SRIOV: Final = "sriovnetwork.k8snetworkplumbingwg.io"
 
 DRIVERS: Final[Mapping[str, Driver]] = MappingProxyType(
@@ -38,7 +42,12 @@ DRIVERS: Final[Mapping[str, Driver]] = MappingProxyType(
             addresses=(PCI_BUS_ID, f"{_NVIDIA}/pcieBusID"),
         ),
         DRA_DRIVER: Driver(device_type=GPU, ids=(f"{DRA_DRIVER}/uuid", f"{DRA_DRIVER}/parentUUID")),
-        "gpu.amd.com": Driver(device_type=GPU, addresses=(PCI_BUS_ID, "gpu.amd.com/pciAddr")),
+        # `pciAddr` and `parentPciAddr` are what the standard attribute was before version 1.0.
+        _AMD: Driver(
+            device_type=GPU,
+            addresses=(PCI_BUS_ID, f"{_AMD}/pciAddr", f"{_AMD}/parentPciAddr"),
+            partition="amdgpu-partition",
+        ),
         "gpu.intel.com": Driver(device_type=GPU, addresses=(PCI_BUS_ID, "gpu.intel.com/pciAddress")),
         "dra.net": Driver(device_type=RDMA, addresses=(PCI_BUS_ID, "dra.net/pciAddress"), virtual="dra.net/virtual"),
         # Its devices are virtual functions.

@@ -13,6 +13,9 @@ from berth_operator.core.fleet.dra.drivers import DRIVERS, OTHER, Driver
 from berth_operator.core.values.inventory import CardInfo
 
 _ADDRESS: Final = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
+_RENDER_NODE: Final = re.compile(r"gpu-[0-9]{1,6}-([0-9]{1,6})")
+FIRST_RENDER_NODE: Final = 128
+"""The number of the first render node. The minors of AMD's cards and partitions count from it."""
 
 
 class CardKey(NamedTuple):
@@ -93,7 +96,8 @@ class CardIndex:
 def match(name: DeviceID, device: Device | None, index: CardIndex) -> Match:
     """Return the cards of a node that the device of this name may be. `device` is None if no slice lists it.
 
-    Each attribute that names a card counts. If two attributes name different cards, the device is both cards.
+    Each attribute that names a card counts. If two attributes name different cards, the device is both cards. But the
+    partitions of a card share its address: if an id names one of them, the address names no others.
     """
     known = DRIVERS.get(name.driver, OTHER)
     if device is None and name.driver == DRA_DRIVER:
@@ -107,7 +111,9 @@ def match(name: DeviceID, device: Device | None, index: CardIndex) -> Match:
             return Match(cards=frozenset({card}), instance=instance)
     cards = {index.by_id[uuid.lower()] for uuid in ids if uuid.lower() in index.by_id}
     for address in addresses:
-        cards |= index.by_address.get(address, frozenset())
+        at_address = index.by_address.get(address, frozenset())
+        if cards.isdisjoint(at_address):
+            cards |= _same_partition(device, known, at_address) or at_address
     if cards:
         return Match(cards=frozenset(cards))
     return NO_MATCH if _is_another(device, known, index, addresses) else Match(unknown=known.device_type)
@@ -137,9 +143,21 @@ def _by_name(name: str, index: CardIndex) -> Match:
         if (known := index.by_name.get(start)) is not None:
             return known
         start, _, _ = start.rpartition("-")
+    # A card of AMD that is now divided: the names of its partitions are its name and a number.
+    partitions = (part.cards for other, part in index.by_name.items() if other.rpartition("-")[0] == name)
+    if cards := frozenset[CardKey]().union(*partitions):
+        return Match(cards=cards)
     # A whole card or a NIC of another name is away. An instance that is away does not name its card.
     is_instance = name.startswith("mig-") and GPU in index.types
     return Match(unknown=GPU) if is_instance else NO_MATCH
+
+
+def _same_partition(device: Device, known: Driver, cards: frozenset[CardKey]) -> frozenset[CardKey]:
+    """Return the one of the partitions at an address that has the render node in the device's name; empty if none."""
+    kind, named = device.attributes.get(f"{device.id.driver}/type"), _RENDER_NODE.fullmatch(device.id.device)
+    if not known.partition or kind is None or kind.value != known.partition or named is None:
+        return frozenset()
+    return cards & {CardKey(known.device_type, int(named[1]) - FIRST_RENDER_NODE)}
 
 
 def _is_another(device: Device, known: Driver, index: CardIndex, addresses: Collection[str]) -> bool:

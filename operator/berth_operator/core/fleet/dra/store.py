@@ -1,12 +1,13 @@
 """ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules, as the API server shows them."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar
 
 from berth_operator.core.dra.requests import DeviceClass
-from berth_operator.core.dra.slices import Device, DeviceID, PoolID, Slice
+from berth_operator.core.dra.slices import Device, DeviceID, PoolID, Slice, SliceOwner
 from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.dra.taint_rules import TaintRule
 from berth_operator.core.fleet.arrays.copies import with_own
@@ -18,6 +19,9 @@ K = TypeVar("K")
 EVERY_DRIVER: Final = "*"
 CHARGE_MARK: Final = "//resourceclaim/"
 """The mark in the UIDs of charges for claims."""
+MAX_SLICES: Final = 128
+"""ResourceSlices of a driver that are used on a node; a slice has up to 128 devices. A node with 16 cards in partitions
+has 16 (Berth's driver, NVIDIA's) or 32 (with a slice of counters for each card), and twice as many for a moment."""
 
 
 def claim_uid(node: str, uid: str) -> str:
@@ -39,7 +43,11 @@ class OwnPools:
 
     def include(self, pool: PoolID) -> bool:
         """Return whether a pool is Berth's."""
-        return not self.drivers.isdisjoint((pool.driver, EVERY_DRIVER)) or pool in self.pools
+        return self.include_all(pool.driver) or pool in self.pools
+
+    def include_all(self, driver: str) -> bool:
+        """Return whether all pools of a driver are Berth's."""
+        return not self.drivers.isdisjoint((driver, EVERY_DRIVER))
 
 
 NO_POOLS: Final = OwnPools()
@@ -90,6 +98,10 @@ class Claims:
 
         Slices that cannot be read are kept, too, until they can be read.
         """
+        self._surplus: dict[str, SliceOwner] = {}
+        """Name -> owner, for slices beyond `MAX_SLICES`, which are not used."""
+        self._surplus_of: Counter[SliceOwner] = Counter()
+        """Number of these slices by owner."""
 
     # --- what the API server shows ----------------------------------------------------------------------------
 
@@ -133,6 +145,28 @@ class Claims:
         self._left[slice_.name] = math.inf, slice_
         self._put_on_nodes(slice_)
         return nodes
+
+    def is_surplus(self, name: str, owner: SliceOwner) -> bool:
+        """Return whether a node has `MAX_SLICES` of a driver without this slice. Kept slices count."""
+        known = self._on_node.get(owner.node, {})
+        if name in known or len(known) < MAX_SLICES:
+            return False
+        return sum(slice_.pool.driver == owner.driver for slice_ in known.values()) >= MAX_SLICES
+
+    def put_surplus(self, name: str, owner: SliceOwner) -> bool:
+        """Record a slice that is not used; return whether it is the first of its owner."""
+        if name not in self._surplus:
+            self._surplus[name] = owner
+            self._surplus_of[owner] += 1
+            return self._surplus_of[owner] == 1
+        return False
+
+    def remove_surplus(self, name: str) -> SliceOwner | None:
+        """Forget a slice that was not used; return its owner if it was the last one of it."""
+        if (owner := self._surplus.pop(name, None)) is None:
+            return None
+        self._surplus_of -= Counter((owner,))
+        return None if owner in self._surplus_of else owner
 
     def expire(self, now: float) -> set[str]:
         """Forget the slices that were kept until now, unless a claim holds devices of the pool; return their nodes."""
@@ -399,6 +433,10 @@ class Claims:
     def nodes(self) -> Iterable[str]:
         """Return the nodes for which slices list devices, or listed them recently."""
         return self._on_node.keys()
+
+    def surplus_drivers(self, node: str) -> list[str]:
+        """Return the drivers with more slices for a node than are used, sorted."""
+        return sorted(owner.driver for owner in self._surplus_of if owner.node == node)
 
     def rules_on(self, pool: PoolID) -> list[TaintRule]:
         """Return the rules for devices of a pool, by name."""

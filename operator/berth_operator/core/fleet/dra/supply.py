@@ -6,12 +6,14 @@ for each node until one of them changes.
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import Self
+from typing import Final, Self
 
 from berth_operator.core.dra.allocated import NOTHING_ALLOCATED, Allocated
+from berth_operator.core.dra.errors import AllocationError, NoWorkError
 from berth_operator.core.dra.nodes import TargetNode
 from berth_operator.core.dra.pools import SliceIndex
 from berth_operator.core.dra.results import Allocation
+from berth_operator.core.dra.selected import SelectorPair
 from berth_operator.core.dra.slices import DeviceID, PoolID, Slice
 from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.dra.taint_rules import TaintRule
@@ -22,6 +24,9 @@ from berth_operator.core.fleet.dra.holdings import Holdings
 from berth_operator.core.fleet.dra.matching import CardIndex
 from berth_operator.core.fleet.dra.node_devices import NodeDevices
 from berth_operator.core.values.inventory import CardInfo
+
+MAX_MATCHING: Final = 64
+"""Classes for which the nodes with their devices are kept."""
 
 
 class Supply:
@@ -51,6 +56,8 @@ class Supply:
         self._added: dict[str, Allocated] = {}
         """Key -> what of the claim is in the holdings."""
         self._answers = Answers()
+        self._matching: dict[tuple[str | None, ...], tuple[int, frozenset[str] | None]] = {}
+        """Selectors of a class -> the changes of devices that were known, and the nodes with such devices."""
 
     # --- what the API server shows ----------------------------------------------------------------------------
 
@@ -194,6 +201,28 @@ class Supply:
             return DeviceCounts(rows)
         return counts
 
+    def nodes_matching(self, selectors: tuple[str | None, ...]) -> frozenset[str] | None:
+        """Return the nodes for which slices list a device that a class selects, in Berth's pools or in others.
+
+        None if such a device is for many nodes, or if there is no work left to compare all devices.
+        """
+        selected = self.index.selected
+        known = self._matching.get(selectors)
+        if known is not None and known[0] == selected.devices.changes.now:
+            return known[1]
+        matched, nodes = selected.of((selectors, ())), set[str]()
+        try:
+            is_wide = any(_selects(matched, slice_) for slice_ in self.index.of_many)
+            for node, slices in self.index.by_node.items() if not is_wide else ():
+                if any(_selects(matched, slice_) for slice_ in slices):
+                    nodes.add(node)
+        except NoWorkError:
+            return None
+        if len(self._matching) >= MAX_MATCHING:
+            self._matching.clear()
+        self._matching[selectors] = selected.devices.changes.now, None if is_wide else frozenset(nodes)
+        return self._matching[selectors][1]
+
     def search_ended(self, request: Hashable) -> None:
         """Note that a search for a request ended at its bound: `go_on` finds it."""
         self._answers.search_ended(request)
@@ -228,6 +257,26 @@ class Supply:
         """Return a copy in which claims may hold other devices. It ends before any object changes."""
         parts = {name: vars(self)[name].copy() for name in ("_shown", "_assumed", "_added", "_answers")}
         return with_own(self, holdings=self.holdings.copy(), **parts)
+
+    def emptied(self, kept: Iterable[ClaimState]) -> Self:
+        """Return a copy in which only these claims hold devices. It ends before any object changes."""
+        new = with_own(self, holdings=Holdings(), _shown={}, _assumed={}, _added={}, _answers=Answers())
+        for claim in kept:
+            new.put_claim(claim)
+        return new
+
+
+def _selects(matched: SelectorPair, slice_: Slice) -> bool:
+    """Return whether a class selects a device of a slice; raise NoWorkError."""
+    for device in slice_.devices:
+        try:
+            if matched.matches(device, "class", "class"):
+                return True
+        except NoWorkError:
+            raise
+        except AllocationError:
+            continue
+    return False
 
 
 def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:

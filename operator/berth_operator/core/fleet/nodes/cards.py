@@ -219,10 +219,14 @@ class Cards(CardColumns):
             used |= self.used[self.index[name], rows] > 0
         return used
 
-    def excerpt(self, rows: Indices) -> Self:
-        """Return an independent copy of these rows, in this order; rows may be repeated."""
+    def excerpt(self, rows: Indices, by_claim: Mask) -> Self:
+        """Return an independent copy of these rows, in this order; rows may be repeated.
+
+        `by_claim` are the rows of the original whose cards are given by claims.
+        """
         return self._copied(
             excerpt(self._own, rows),
+            by_claim[rows],
             ids=list(map(self.ids.__getitem__, rows.tolist())),
             places=list(map(self.places.__getitem__, rows.tolist())),
             instances=_of_rows(self.instances, rows),
@@ -230,15 +234,16 @@ class Cards(CardColumns):
             instances_of_gang=_of_rows(self.instances_of_gang, rows),
         )
 
-    def copy(self) -> Self:
-        """Return an independent copy for what-ifs."""
+    def copy(self, by_claim: Mask) -> Self:
+        """Return an independent copy for what-ifs. `by_claim` are the rows whose cards are given by claims."""
         # No value of these is modified.
         plain = {name: getattr(self, name).copy() for name in _BY_ROW}
-        return self._copied(columns.each_by(self._own, np.copy), **plain)
+        return self._copied(columns.each_by(self._own, np.copy), by_claim, **plain)
 
-    def _copied(self, own: CardColumns, **parts: object) -> Self:
-        # A what-if assumes that the agents have already reacted, so nothing is withheld.
-        own.withheld, own.announced = np.zeros_like(own.present), own.healthy.copy()
+    def _copied(self, own: CardColumns, by_claim: Mask, **parts: object) -> Self:
+        # A what-if assumes that the agents have already reacted, so they withhold only what they give by claims.
+        own.withheld = own.withheld & by_claim[:, np.newaxis]
+        own.announced = own.healthy & ~own.withheld
         copied = with_own(self, _own=own, **parts)
         columns.show(own, copied)
         return copied

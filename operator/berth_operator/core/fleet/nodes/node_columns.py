@@ -18,7 +18,9 @@ class NodeColumns:
     has_agent: Mask
     """Rows with an agent's Lease or pod. The node gets a Device once its agent works."""
     fresh: Mask
-    """Rows whose agent is alive."""
+    """Rows whose agent is alive and whose Device has the values that the agent published."""
+    foreign: Mask
+    """Rows whose agent is alive and whose Device has values of other field managers."""
     heard: npt.NDArray[np.int64]
     """When the agent of a row that is not fresh last reported, in seconds since 1970; 0 if unknown."""
     starting: Mask
@@ -27,6 +29,8 @@ class NodeColumns:
     """Starting rows whose devices pods hold or have held. Later losses of such a node are not a part of its start."""
     vendor: npt.NDArray[np.int32]
     """The number of the Device's vendor."""
+    without_shares: Mask
+    """Rows whose vendor's GPUs pods get only by its own resources (`values.vendors.gives_shares`)."""
     partitions: npt.NDArray[np.int32]
     """The number of the partition table in `InternTable.tables`."""
     partitions_only: Mask
@@ -39,6 +43,8 @@ class NodeColumns:
     """As in `DeviceInventory`."""
     node_partitions_only: Mask
     """Rows whose Node has the label for partitions only."""
+    cards_by_claim: Mask
+    """Rows whose Node's label gives all cards to claims. An excerpt of the Fleet has no labels."""
     device_decides: Mask
     """Rows whose Device sets `partitions_only`."""
     allocatable: Column
@@ -56,9 +62,20 @@ class NodeColumns:
 def node_columns(rows: int, resources: int) -> NodeColumns:
     """Return columns of zeros."""
     columns = NodeColumns()
-    masks = ("present", "ready", "unreachable", "cordoned", "has_device", "has_agent", "fresh", "starting", "was_used")
-    of_device = ("partitions_only", "mig_single", "kubelet_chooses", "one_replica", "device_decides")
-    for name in (*masks, *of_device, "node_partitions_only"):
+    masks = (
+        "present",
+        "ready",
+        "unreachable",
+        "cordoned",
+        "has_device",
+        "has_agent",
+        "fresh",
+        "foreign",
+        "starting",
+        "was_used",
+    )
+    of_device = ("without_shares", "partitions_only", "mig_single", "kubelet_chooses", "one_replica", "device_decides")
+    for name in (*masks, *of_device, "node_partitions_only", "cards_by_claim"):
         setattr(columns, name, np.zeros(rows, np.bool_))
     columns.heard = np.zeros(rows, np.int64)
     columns.vendor, columns.partitions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)

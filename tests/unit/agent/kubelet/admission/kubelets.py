@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from berth_agent.event_writer import DEVICES_REFUSED, InvolvedObject
 from berth_agent.kubelet.admission.admission import Admission, UnavailableError
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
 from berth_agent.kubelet.admission.mirror import ContainerReport
@@ -63,7 +64,7 @@ class Api:
     def __init__(self) -> None:
         self.changes: list[tuple[str, Pod]] = []
         self.now: dict[str, Pod] = {}
-        self.warned: list[tuple[list[str], str]] = []
+        self.warned: list[tuple[str, str]] = []
         self.lists = 0
         self.is_away = False
         self.meanwhile: Callable[[], object] = lambda: None
@@ -87,8 +88,9 @@ class Api:
         self.meanwhile()
         return answer
 
-    def warn(self, pods: Sequence[Pod], text: str) -> None:
-        self.warned.append(([pod.name for pod in pods], text))
+    def warn(self, involved: InvolvedObject, reason: str, message: str) -> None:
+        assert reason == DEVICES_REFUSED
+        self.warned.append((involved.name, message))
 
 
 class Kubelet:
@@ -219,6 +221,7 @@ class Agent:
         self.admission = Admission(
             kubelet=self.kubelet,
             server=self.api,
+            events=self.api,
             memory=Checkpoint(path=self._path, boot_id="boot"),
             running=lambda: frozenset(self.running),
             clock=self._clock,

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from berth_agent.kubelet.admission.checkpoint import Checkpoint, CheckpointData
 from berth_agent.kubelet.admission.mirror import Holding, PendingAllocation
 from berth_agent.kubelet.admission.snapshot import ContainerKey
 from berth_agent.kubelet.admission.units import Units
+from tests.unit.agent.dra.test_preparation import no_room
 from tests.unit.agent.kubelet.admission.kubelets import GPU, units
 
 PROMISE = PendingAllocation(
@@ -48,11 +50,32 @@ def test_where_nothing_was_saved_nothing_is_loaded(tmp_path: Path) -> None:
 def test_it_is_written_only_where_it_changed(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
     checkpoint = save(path)
-    path.unlink()
+    before = path.stat().st_ino
     checkpoint.save(pending=ALL.pending, holdings=ALL.holdings, units=ALL.units)
-    assert not path.exists()
+    assert path.stat().st_ino == before
     checkpoint.save(pending=(), holdings=ALL.holdings, units=ALL.units)
     assert Checkpoint(path=path, boot_id="boot").load().pending == ()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{"])
+def test_a_file_that_another_program_removed_or_damaged_is_written_again(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "state" / "checkpoint"
+    checkpoint = save(path)
+    shutil.rmtree(path.parent)
+    if content is not None:
+        path.parent.mkdir()
+        path.write_bytes(content)
+    checkpoint.save(pending=ALL.pending, holdings=ALL.holdings, units=ALL.units)
+    assert Checkpoint(path=path, boot_id="boot").load() == ALL
+
+
+def test_a_full_disk_is_an_error_until_there_is_room(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    checkpoint = Checkpoint(path=path, boot_id="boot")
+    with no_room(), pytest.raises(OSError, match="too large"):
+        checkpoint.save(pending=ALL.pending, holdings=ALL.holdings, units=ALL.units)
+    checkpoint.save(pending=ALL.pending, holdings=ALL.holdings, units=ALL.units)
+    assert Checkpoint(path=path, boot_id="boot").load() == ALL
 
 
 @pytest.mark.parametrize(

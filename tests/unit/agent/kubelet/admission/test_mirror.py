@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from berth_agent.kubelet.admission import choice
 from berth_agent.kubelet.admission.mirror import ContainerReport, Holding, Mirror
@@ -16,6 +17,7 @@ from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_agent.readings import ClaimedByContainer
 from berth_api.allocation import Grant
 from berth_api.device import ClaimedDevice, DeviceInfo, DeviceSpec, Topology
+from tests.unit.agent.dra.test_preparation import no_room
 from tests.unit.agent.kubelet.admission.kubelets import GPU, Agent, Api, Kubelet, pod, share, units, wants, whole
 
 INSTANCE = "nvidia.com/mig-1g.10gb"
@@ -34,11 +36,34 @@ def test_cards_that_a_plugin_names_by_their_addresses_are_those_cards() -> None:
         for minor, address in enumerate(addresses)
     ]
     mirror = Mirror()
-    mirror.units = mirror.units.joined(Units.of(DeviceSpec(devices=devices)))
     mirror.put(pod("a", 2))
     mirror.apply_reports([report("a", "c0", "0000:43:00.0", "0000:05:00.0")], 0.0)
+    # Kubelet may answer before the cards are read.
+    mirror.see(Units.of(DeviceSpec(devices=devices)))
     [holding] = mirror.holdings()
     assert holding.ids == ("0000:05:00.0", "GPU-1")
+    assert mirror.snapshot().uncertain() == {"GPU-2", "GPU-3"}
+    assert mirror.snapshot().withheld() == {"GPU-2", "GPU-3"}
+    [unmatched] = mirror.unmatched()
+    assert (unmatched.resource, unmatched.pod, unmatched.cards) == (GPU, "ns/a", ("GPU-2", "GPU-3"))
+
+    mirror.apply_reports([report("a", "c0", "0000:43:00.0")], 1.0)
+    mirror.release_ended([])
+    assert not mirror.snapshot().uncertain()
+
+
+def test_no_card_is_given_that_a_container_may_have_by_another_id() -> None:
+    mirror = Mirror()
+    mirror.see(units(2))
+    mirror.put(pod("a", 1))
+    mirror.apply_reports([report("a", "c0", "unit-7")], 0.0)
+    mirror.put(pod("b", 1))
+    request = choice.PreferenceRequest(resource=GPU, available=["GPU-0", "GPU-1"], must=[], size=1)
+    proposal = choice.propose(mirror.snapshot(), request, choice.first_available)
+    assert proposal is not None
+    assert not proposal.ids
+    assert choice.explain(mirror.snapshot(), GPU, frozenset({"GPU-0"}), None) is None
+    assert mirror.snapshot().held() >= {"GPU-0", "GPU-1"}
 
 
 def named(*minors: int) -> list[str]:
@@ -190,8 +215,8 @@ def test_a_foreign_pod_gets_no_replica_of_a_shared_card_but_the_others_of_a_slic
             [pod("a", 1, grants=whole(2)), pod("b", 1)], {("b", "c0"): [2]}, [1], "uid-a/c0", id="free, its own is not"
         ),
         pytest.param([pod("a", 1, grants=whole(2))], {}, [1, 2], "", id="of no such size"),
-        pytest.param([pod("a", 1, grants=whole(2))], {("a", "c0"): [2]}, [3], "", id="no pod waits"),
-        pytest.param([], {}, [0], "", id="no pod at all"),
+        pytest.param([pod("a", 1, grants=whole(2))], {("a", "c0"): [2]}, [2], "", id="no pod waits, another has it"),
+        pytest.param([pod("h", 0, grants=share(1))], {}, [1], "", id="no pod waits, a share is of it"),
     ],
 )
 async def test_what_kubelet_gives_is_explained_or_refused(
@@ -214,13 +239,25 @@ async def test_what_kubelet_gives_is_explained_or_refused(
     assert (f"{last.key.uid}/{last.key.container}", last.ids) == (expected, frozenset(named(*ids)))
 
 
+async def test_a_static_pod_which_no_pod_object_shows_yet_gets_devices_that_no_pod_has(node: Node) -> None:
+    agent = node(pod("a", 1, grants=whole(2)), pod("h", 0, grants=share(1)), given={("a", "c0"): [2]})
+    await agent.admission.refresh()
+    assert await agent.admission.prefer(GPU, named(0, 1, 3), [], 1) == named(0)
+    agent.api.is_away = True
+    with pytest.raises(AllocationRefusedError, match="none waits for 1 of them"):
+        await agent.admission.admit(GPU, named(0))
+    agent.api.is_away = False
+    await agent.admission.admit(GPU, named(0))
+    assert agent.admission.mirror.is_confirmed
+
+
 async def test_a_refusal_names_the_waiting_pods_and_warns_them(node: Node) -> None:
     agent = node(pod("a", 1, grants=whole(2)), pod("h", 0, grants=share(1)))
     with pytest.raises(AllocationRefusedError) as caught:
         await agent.admission.admit(GPU, named(1))
     text = "nvidia.com/gpu GPU-1: no pod that waits on this node can be given these (ns/a was given GPU-2)"
     assert str(caught.value) == text
-    assert agent.api.warned == [(["a"], text)]
+    assert agent.api.warned == [("a", text)]
 
 
 async def test_a_pod_that_the_watch_has_not_delivered_is_listed_once(node: Node) -> None:
@@ -579,6 +616,32 @@ async def test_a_restarted_agent_knows_which_shares_were_removed_meanwhile(node:
     agent.running.clear()
     await agent.admission.refresh()
     assert agent.admission.withheld() == {"GPU-2"}
+
+
+async def test_a_checkpoint_that_another_program_removed_is_written_again(node: Node, tmp_path: Path) -> None:
+    agent = node(pod("a", 1), given={("a", "c0"): [1]})
+    await agent.admission.refresh()
+    file = tmp_path / "checkpoint"
+    before = file.read_bytes()
+    file.unlink()
+    with no_room(), capture_logs() as logs:
+        await agent.admission.refresh()
+        await agent.admission.refresh()
+    assert ["checkpoint not written" in line["event"] for line in logs] == [True]
+    await agent.admission.refresh()
+    assert not agent.admission.has_news
+    assert file.read_bytes() == before
+
+
+async def test_a_checkpoint_for_which_there_was_no_room_is_written_later(node: Node, tmp_path: Path) -> None:
+    agent = node(pod("a", 1), given={("a", "c0"): [1]})
+    file = tmp_path / "checkpoint"
+    with no_room(), capture_logs():
+        await agent.admission.refresh()
+    assert not file.exists()
+    await agent.admission.refresh()
+    assert not agent.admission.has_news
+    assert file.exists()
 
 
 async def test_a_refresh_has_news_whichever_reader_saw_it_first(node: Node) -> None:

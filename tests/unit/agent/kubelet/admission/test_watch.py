@@ -1,8 +1,8 @@
-"""The Events on pods that kubelet was refused, while the API server does not answer."""
+"""The pods of a node: kubelet waits for no Event on them, and pods that cannot be read end nothing."""
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from berth_agent.event_writer import EventWriter
 from berth_agent.kubelet.admission.admission import Admission
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
 from berth_agent.kubelet.admission.pods import Pod
-from berth_agent.kubelet.admission.watch import MAX_EVENTS, NodePods
+from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_api import allocation, names
 from berth_client.errors import Unreachable
@@ -31,14 +32,15 @@ class Client:
     def __init__(self) -> None:
         self.sent: list[str] = []
         """The pod of each Event."""
-
-    async def list(self, *_: Any) -> tuple[list[Mapping[str, Any]], str]:
         spec = {"containers": [{"name": "c0", "resources": {"limits": {GPU: "1"}}}]}
         own = {names.ALLOCATED: allocation.render(whole(0))}
-        return [
+        self.pods: list[dict[str, Any]] = [
             {"metadata": {"uid": name, "namespace": "ns", "name": name, "annotations": own}, "spec": spec}
             for name in "ab"
-        ], "1"
+        ]
+
+    async def read_list(self, *_: Any, read: Callable[[Any], Any]) -> tuple[list[Any], str]:
+        return list(map(read, self.pods)), "1"
 
     async def create(self, _: str, body: Mapping[str, Any]) -> None:
         self.sent.append(body["involvedObject"]["name"])
@@ -49,52 +51,38 @@ class Client:
 
 async def test_kubelet_waits_for_no_event(tmp_path: Path) -> None:
     client: Any = Client()
-    pods = NodePods(client=client, node="n")
+    events = EventWriter(client=client, node="n")
     admission = Admission(
         kubelet=Kubelet(devices=["GPU-0", "GPU-1"], chance=random.Random(1)),
-        server=pods,
+        server=NodePods(client=client, node="n"),
+        events=events,
         memory=Checkpoint(path=tmp_path / "checkpoint", boot_id="b"),
         running=frozenset,
     )
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as tasks:
-        writing = tasks.create_task(pods.write_events())
+        writing = tasks.create_task(events.run())
         for _ in range(2):
             with pytest.raises(AllocationRefusedError, match="ns/a was given GPU-0; ns/b was given GPU-0"):
                 await admission.admit(GPU, ["GPU-1"])
         assert await admission.prefer(GPU, ["GPU-0", "GPU-1"], [], 1) == ["GPU-0"]
         assert loop.time() == 0
-        await asyncio.sleep(PATIENCE + 1)
+        await asyncio.sleep(PATIENCE + 2)
         writing.cancel()
-    # Each pod gets one for each text.
-    assert client.sent == ["a", "b"]
-
-
-async def test_events_that_wait_have_a_bound() -> None:
-    client: Any = Client()
-    node = NodePods(client=client, node="n")
-    refused = [Pod(uid=str(number), namespace="ns", name=str(number)) for number in range(MAX_EVENTS + 1)]
-    async with asyncio.TaskGroup() as tasks:
-        node.warn(refused, "refused")
-        writing = tasks.create_task(node.write_events())
-        await asyncio.sleep(PATIENCE + 1)
-        # Kubelet asks again.
-        node.warn(refused, "refused")
-        await asyncio.sleep(1)
-        writing.cancel()
-    assert client.sent == [pod.name for pod in refused]
+    # Each pod gets one for each text. One without an answer is sent again, after the others.
+    assert client.sent == ["a", "b", "a"]
 
 
 async def test_a_pod_that_cannot_be_read_ends_nothing() -> None:
     """It keeps what was read of it before. Otherwise it may hold any card."""
     client: Any = Client()
-    node, objects = NodePods(client=client, node="n"), (await client.list())[0]
+    node = NodePods(client=client, node="n")
     before, _ = await node.pods()
-    for obj, limits in zip(objects, ("x", {GPU: None}), strict=True):
+    for obj, limits in zip(client.pods, ("x", {GPU: None}), strict=True):
         obj["metadata"]["resourceVersion"] = "2"
         obj["spec"] = {"containers": [{"name": "c0", "resources": {"limits": limits}}]}
     new = {"metadata": {"uid": "c", "namespace": "ns", "name": "c"}, "spec": {"containers": [None]}}
-    client.list = lambda *_: asyncio.sleep(0, ([*objects, new], "2"))
+    client.pods.append(new)
     with capture_logs() as logs:
         for _ in range(2):
             after, _ = await node.pods()

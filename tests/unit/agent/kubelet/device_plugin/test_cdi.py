@@ -112,6 +112,17 @@ def test_a_file_that_another_program_deleted_is_written_again(tmp_path: Path) ->
     assert nodes_of(orjson.loads((tmp_path / "cdi" / FILE).read_bytes())).keys() == {"GPU-0", "all"}
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b'{"cdiVersion": "9.0.0", "devices": []}'])
+def test_a_file_that_another_program_damaged_is_written_again(tmp_path: Path, content: bytes) -> None:
+    """The runtime would find none of the file's devices, so that no container starts."""
+    folder = CdiFolder(tmp_path)
+    folder.write(wanted(1))
+    before = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(content)
+    folder.write(wanted(1))
+    assert (tmp_path / FILE).read_bytes() == before
+
+
 def test_after_a_failed_write_the_files_before_it_are_written_again(tmp_path: Path) -> None:
     folder = CdiFolder(tmp_path)
     folder.write(wanted(1))

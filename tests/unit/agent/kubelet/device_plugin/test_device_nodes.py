@@ -1,8 +1,13 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from berth_agent.app import BY_CDI
+from berth_agent.configuration.settings import Settings
+from berth_agent.dra.cdi import ClaimEdits
 from berth_agent.vendors.nvidia.hand_over import device_nodes
+from berth_agent.vendors.nvidia.hand_over.access import NvidiaHandOver
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes, MissingDeviceNodeError
 from tests.devices import spec
 
@@ -33,6 +38,32 @@ def read(folder: Path) -> DeviceNodes:
 
 def test_control_nodes_that_are_not_there_are_left_out(machine: Path) -> None:
     assert read(machine).control == ("/dev/nvidiactl", "/dev/nvidia-uvm")
+
+
+@pytest.mark.parametrize(
+    ("registered", "control"),
+    [
+        pytest.param("195 nvidia\n195 nvidiactl\n510 nvidia-uvm", ["/dev/nvidiactl", "/dev/nvidia-uvm"], id="driver"),
+        pytest.param("195 nvidia-frontend\n510 nvidia-uvm", ["/dev/nvidiactl", "/dev/nvidia-uvm"], id="older driver"),
+        pytest.param("195 nvidia\n195 nvidiactl\n195 nvidia-modeset", ["/dev/nvidiactl"], id="without UVM"),
+        pytest.param("  1 mem\n226 drm", [], id="no driver"),
+    ],
+)
+def test_what_the_loaded_driver_needs_is_given_before_its_file_exists(
+    tmp_path: Path, registered: str, control: list[str]
+) -> None:
+    """Another program creates the file. Until then, the container runtime refuses each start."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/devices").write_text(f"Character devices:\n  1 mem\n{registered}\n\nBlock devices:\n  8 sd\n")
+    assert list(read(tmp_path).control) == control
+
+
+def test_a_claim_gets_what_the_loaded_driver_needs_as_a_pod_by_name_does(tmp_path: Path) -> None:
+    (tmp_path / "devices").write_text("Character devices:\n510 nvidia-uvm\n")
+    own: dict[str, Any] = {"dev_folder": tmp_path, "proc_root": tmp_path, "sysfs_root": tmp_path, **BY_CDI}
+    hand_over = NvidiaHandOver(Settings(node_name="a", **own))
+    nodes = ClaimEdits(hand_over.access(spec(1)), "GPU-0").edits["deviceNodes"]
+    assert [node["path"] for node in nodes] == ["/dev/nvidia-uvm", "/dev/nvidia0"]
 
 
 def test_capabilities_come_from_the_drivers_list(machine: Path) -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from berth_agent.kubelet.device_plugin import registration
+from berth_agent import files
 from berth_agent.kubelet.device_plugin.plugin_server import socket_name
 from berth_agent.kubelet.device_plugin.registration import (
     CRASH_WINDOW,
@@ -28,13 +28,13 @@ def test_sockets_are_called_as_nvidias(resource: str, name: str) -> None:
 
 def test_a_socket_that_was_created_again_is_another_one(tmp_path: Path) -> None:
     path = tmp_path / "kubelet.sock"
-    assert registration.identity(path) is None
+    assert files.identity(path) is None
     path.touch()
-    first = registration.identity(path)
-    assert registration.identity(path) == first
+    first = files.identity(path)
+    assert files.identity(path) == first
     path.unlink()
     path.touch()
-    assert registration.identity(path) != first
+    assert files.identity(path) != first
 
 
 def test_some_crashes_are_tolerated() -> None:
@@ -54,10 +54,17 @@ def test_crashes_of_long_ago_do_not_count() -> None:
 def played(story: str, until: int) -> list[int]:
     """Play what kubelet does at which second, look at each second, and give those at which it is registered again."""
     deeds = {int(second): deed for second, deed in (step.split() for step in story.split(";"))}
-    listening, registered = WatchTracker(), []
+    listening, registered, streams = WatchTracker(), [], []
     for second in range(until):
-        if second in deeds:
-            getattr(listening, deeds[second])(second)
+        match deeds.get(second):
+            case "registered":
+                listening.registered(second)
+            case "stream_started":
+                streams.append(listening.stream_started(second))
+            case "stream_ended":
+                listening.stream_ended(streams.pop(0), second)
+            case "newest_ended":
+                listening.stream_ended(streams.pop(), second)
         if listening.is_overdue(second):
             registered.append(second)
             listening.back_off()
@@ -83,6 +90,8 @@ def played(story: str, until: int) -> list[int]:
         ),
         # A new stream may begin before the old one is known to have ended.
         ("0 registered; 1 stream_started; 10 stream_started; 11 stream_ended", []),
+        # Kubelet keeps the stream of an earlier registration, but does not call the plugin.
+        ("0 registered; 1 stream_started; 10 stream_started; 990 newest_ended", [995]),
     ],
 )
 def test_a_resource_that_kubelet_does_not_watch_is_registered_again(story: str, again: list[int]) -> None:

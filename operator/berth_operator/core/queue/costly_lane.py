@@ -1,6 +1,7 @@
-"""Active units that need devices for ResourceClaims, by priority. Within a priority, namespaces take turns.
+"""Active units whose decision may take long, by priority. Within a priority, namespaces take turns.
 
-It may take long to find out what a selector matches. So the namespace whose claims have taken the least time recently
+These are units that need devices for ResourceClaims, because it may take long to find out what a selector matches, and
+large gangs, whose size is a number in somebody's object. The namespace whose units have taken the least time recently
 comes first. Within the namespace, the first unit in the queue stays first until it is decided.
 """
 
@@ -22,7 +23,7 @@ class First(NamedTuple):
     namespace: str
 
 
-class ClaimLane:
+class CostlyLane:
     """Units by namespace; entries are skipped if the unit is no longer active or its order has changed."""
 
     def __init__(self, turns: NamespaceTurns) -> None:

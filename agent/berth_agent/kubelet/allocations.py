@@ -67,6 +67,19 @@ def read(checkpoint: bytes, resource: str) -> tuple[list[Allocation], list[str]]
     return allocations, problems
 
 
+def healthy(checkpoint: bytes, resource: str) -> frozenset[str]:
+    """Return the units of a resource that kubelet may give, held or not.
+
+    Raises:
+        ValueError: the checkpoint has another form than this program knows.
+    """
+    try:
+        units = (json.loads(checkpoint)["Data"].get("RegisteredDevices") or {}).get(resource) or ()
+        return frozenset(unit for unit in units if isinstance(unit, str))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"an unknown form: {error!r}") from error
+
+
 def answers(checkpoint: bytes) -> list[bytes]:
     """Return the answers to Allocate for all containers and resources, each a serialized ContainerAllocateResponse.
 
