@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 SOURCES := api base client operator agent kubectl devcluster demo images release tests examples charts reference
 KUBELET := berth_agent/kubelet_api
 STUBS := .build/stubs
+# pytest-timeout raises in the test, and an event loop may swallow that. This ends the worker with the stacks of its threads.
+end_after = -o faulthandler_timeout=$(1) -o faulthandler_exit_on_timeout=true
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
 demo test e2e node-e2e chaos month chaos-broken chaos-devices claims-audit partitions-storm upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
 
@@ -80,11 +82,11 @@ kind-e2e: node-binaries ## run `make trial`, whose steps are those of `make kind
 
 .PHONY: test
 test: setup ## run the tests that need no cluster and no compiled program (3 minutes): WORKERS=3 ARGS=tests/unit/core
-	@$(BIN)/pytest $(or $(ARGS),tests/unit tests/component) -n $(or $(WORKERS),3) --dist loadfile
+	@$(BIN)/pytest $(or $(ARGS),tests/unit tests/component) -n $(or $(WORKERS),3) --dist loadfile $(call end_after,300)
 
 .PHONY: e2e
 e2e: test-binaries ## run the tests on real programs: control plane, kubelet, Prometheus, Helm, Chromium (14 minutes): WORKERS=4
-	@BERTH_REQUIRE_RIGHTS=1 $(BIN)/python -m tests.steady -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder \
+	@BERTH_REQUIRE_RIGHTS=1 $(BIN)/python -m tests.steady -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder $(call end_after,1500) \
 		$$(find tests -mindepth 1 -maxdepth 1 -type d ! -name unit ! -name component ! -name __pycache__)
 
 .PHONY: node-e2e
