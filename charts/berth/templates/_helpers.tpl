@@ -88,6 +88,12 @@ A namespace with another value of the label is left out where the route is the d
 {{- index . 1 | replace `"berth.dev/routing"].orValue("")` (printf `"berth.dev/routing"].orValue(%q)` (ternary "" $default (eq $default "own"))) -}}
 {{- end }}
 
+{{/* Not empty if other schedulers are kept from Berth's pools. Argument: the root. */}}
+{{- define "berth.taint" -}}
+{{- $claims := .Values.claims -}}
+{{- if ternary (or $claims.drivers $claims.pools) $claims.taint (kindIs "invalid" $claims.taint) }}true{{ end }}
+{{- end }}
+
 {{/* Who routes and injects: `policies` or `webhook`. */}}
 {{- define "berth.admission" -}}
 {{- $served := semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version -}}

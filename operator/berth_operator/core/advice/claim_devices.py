@@ -68,6 +68,10 @@ FOUND: Final = Cause("found")
 LATER: Final = Cause("that are not compared with the selectors yet")
 OTHER_NODES: Final = Cause("for other nodes")
 FOREIGN: Final = Cause("in pools that are not Berth's (claims.drivers and claims.pools of its configuration)")
+SHARED: Final = Cause(
+    "in pools that are Berth's, but from which another scheduler has allocated: Berth allocates nothing there until "
+    "its claims are gone (kubectl berth doctor names them)"
+)
 TAINTED: Final = Cause("with a device taint that the request does not tolerate")
 ALLOCATED: Final = Cause("allocated to other claims")
 WITHHELD: Final = Cause("of cards that are unhealthy, or that pods hold by name")
@@ -260,7 +264,7 @@ class _Node:
             why = (why or str(error)).removeprefix("CEL runtime error: ")
             return Cause(f"for which {what}: {why}", is_error=True)
         if device.id in self.devices.foreign:
-            return FOREIGN
+            return SHARED if self._fleet.claims.own.include(device.pool) else FOREIGN
         if lacking := _never_enough(plan, device):
             return Cause("", capacity=lacking)
         if prevented(device, plan.request):

@@ -17,6 +17,7 @@ from berth_operator.core.advice.waits import Wait, Waits
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.dra.status import with_writers
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from tests.builders import NVIDIA, device, entry, lease, node
@@ -267,6 +268,18 @@ def test_pools_of_other_schedulers_and_selectors_that_fail() -> None:
     [only] = asked(world, world.pending("q", "d"))["requests"]
     # Of other drivers' devices as well.
     assert left_out(only) == {"for which selector #0 fails: no such key: missing": 3}
+
+
+def test_a_pool_from_which_another_scheduler_allocated_is_said_to_be_ours() -> None:
+    world = World("a")
+    world.cluster.fleet.claims.writer = "berth-operator/"
+    stolen = allocated("stolen", "gpu-0", node="a")
+    wrote = {"manager": "kube-scheduler", "fieldsV1": {"f:status": {"f:allocation": {}}}}
+    stolen["metadata"]["managedFields"] = [wrote]
+    world.to.put_claim(with_writers(stolen))
+    world.put_claim()
+    [only] = asked(world, world.pending("p"))["requests"]
+    assert left_out(only) == {claim_devices.SHARED.text: 2}
 
 
 def test_a_device_for_many_nodes_is_counted_once() -> None:
