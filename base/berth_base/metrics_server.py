@@ -5,7 +5,7 @@ answer are bounded, and no client can take the memory that the heartbeat needs. 
 
 Many addresses together may hold all connections. Then a new address gets the place of the oldest connection of the
 address with the most, first of those that have sent no whole request. So Prometheus is always answered.
-docs/decisions/0030-metrics-server.md compares libraries.
+docs/decisions/libraries.md#servers-of-metrics compares libraries.
 """
 
 import asyncio

@@ -33,17 +33,16 @@ def test_each_page_has_one_place_in_the_navigation() -> None:
     assert sorted(named(NAVIGATION)) == sorted(page for page in PAGES if not NUMBERED.fullmatch(page))
 
 
-def listed(page: Path) -> str:
-    """Return the row of a decision in the list: one that moved is listed with its new place."""
-    text = page.read_text()
-    moved = re.search(r"^Moved to \[.*\]\((.*)\)\.$", text, re.MULTILINE)
-    return f"* [{text.splitlines()[0].removeprefix('# ')}]({moved[1] if moved else page.name})"
-
-
 def test_the_list_of_decisions_is_complete() -> None:
+    """Decisions about libraries have sections of one page. All others have a page with the number of the decision."""
     folder = ROOT / "docs" / "decisions"
-    rows = re.findall(r"^\* \[\d+\. .*$", (folder / "README.md").read_text(), re.MULTILINE)
-    assert sorted(rows) == sorted(map(listed, folder.glob("0*.md")))
+    rows = re.findall(r"^\* \[(\d+)\. (.*)\]\((.*)\)$", (folder / "README.md").read_text(), re.MULTILINE)
+    listed = sorted(
+        f"# {number}. {title} {page}" for number, title, page in rows if not page.startswith("libraries.md#")
+    )
+    assert listed == sorted(f"{page.read_text().splitlines()[0]} {page.name}" for page in folder.glob("0*.md"))
+    of_libraries = re.findall(r"^\*Decision (\d+):", (folder / "libraries.md").read_text(), re.MULTILINE)
+    assert of_libraries == [number for number, _, page in rows if page.startswith("libraries.md#")]
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))

@@ -24,7 +24,7 @@ _QUEUE: Final = "Berth has no queues: for quotas use the label kueue.x-k8s.io/qu
 _OTHER_VENDOR: Final = (
     "Berth divides cards of NVIDIA only: request what the vendor's device plugin offers, or install a plug-in of Berth"
 )
-_LIMIT: Final = "in Berth, a request is also the limit: write this amount as the request"
+_LIMIT: Final = "Berth has no separate limit: write this amount as the request"
 
 
 _OWN_MINIMUM: Final = f"write the annotations {names.POD_GROUP} and {names.POD_GROUP_MIN_MEMBER} on the pods"

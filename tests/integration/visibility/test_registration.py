@@ -141,7 +141,7 @@ def test_releases_of_helm(installed: Installed, tmp_path: Path) -> None:
     assert is_owned()
     with pytest.raises(chart.RenderError, match="APIService"):
         helm("rollback", "berth", "1", "--no-hooks")
-    installed.end()  # as docs/upgrade.md says
+    installed.end()  # its last replica deletes the APIService
     helm("rollback", "berth", "1", "--no-hooks")
 
     helm("upgrade", "berth", chart.CHART, "--no-hooks", values=ONLY)
