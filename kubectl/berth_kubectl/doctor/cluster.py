@@ -179,8 +179,8 @@ def no_taint_rules(facts: Facts) -> Iterator[Finding]:
             message="the API server serves no DeviceTaintRules, so other schedulers may give cards of Berth's pools to "
             "ResourceClaims",
             fix="kube-apiserver --feature-gates=DRADeviceTaintRules=true "
-            "--runtime-config=resource.k8s.io/v1beta2=true   # from 1.36; else let no pods of other schedulers use "
-            "DeviceClasses that select these cards",
+            "--runtime-config=resource.k8s.io/v1beta2=true   # from 1.36; else set schedulerName: berth-scheduler in "
+            "all pods with such claims",
         )
 
 

@@ -32,8 +32,7 @@ _RBAC: Final = "rbac.authorization.k8s.io/v1"
 
 UNSERVED: Final = (
     "the API server serves no DeviceTaintRules: before Kubernetes 1.37 set the feature gate DRADeviceTaintRules and "
-    "--runtime-config=resource.k8s.io/v1beta2=true, or let no pods of other schedulers use DeviceClasses that select "
-    "these cards"
+    "--runtime-config=resource.k8s.io/v1beta2=true, or set schedulerName: berth-scheduler in all pods with such claims"
 )
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
