@@ -75,7 +75,7 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
             "kueue": ON,
             "evictions": {"perMinute": 2},
             "defragmentation": {"atOnce": 1},
-            "claims": {"taint": True, "drivers": ["gpu.example.com"]},
+            "claims": {"drivers": ["gpu.berth.dev"]},
         },
     ),
     "gangs": (
@@ -171,6 +171,21 @@ def test_only_the_container_that_makes_mig_instances_has_a_capability() -> None:
 def test_the_agents_know_whether_their_pools_are_berths(drivers: list[str], *, is_own: bool) -> None:
     agent = chart.rendered({"dra": ON, "claims": {"drivers": drivers}})["DaemonSet/berth-agent"]
     assert ("--dra-own-pools" in agent["spec"]["template"]["spec"]["containers"][0]["args"]) == is_own
+
+
+@pytest.mark.parametrize(
+    ("values", "is_kept_out"), [({"pools": ["dra.net/a"]}, True), ({}, False), ({"taint": False}, False)]
+)
+def test_other_schedulers_are_kept_out_of_given_pools(values: dict[str, Any], *, is_kept_out: bool) -> None:
+    given = {} if values == {} else {"drivers": ["dra.net"]}
+    objects = chart.rendered({"claims": {**given, **values}})
+    [operator] = objects["Deployment/berth-operator"]["spec"]["template"]["spec"]["containers"]
+    assert ("--taint-own-pools" in operator["args"]) == is_kept_out
+    policy = objects.get("ValidatingAdmissionPolicy/berth-claims-schedulers")
+    assert (policy is not None) == is_kept_out
+    if policy is not None:
+        drivers = next(each for each in policy["spec"]["variables"] if each["name"] == "drivers")
+        assert json.loads(drivers["expression"]) == ["dra.net"]
 
 
 @pytest.mark.parametrize(
