@@ -75,7 +75,7 @@ PARTS: Final = {
         ("webhook", "webhook-isolation", "extender", "webhook-extender"), r"MutatingWebhookConfiguration/.*"
     ),
     "validation-policy": Part((), rf"{_VALIDATING}/berth-validation.*"),
-    "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words.*)"),
+    "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words.*|namespaces)"),
     "validation-webhook": Part((*_SERVERS, "validation-bindings"), r"ValidatingWebhookConfiguration/.*"),
     "webhook": Part(_SERVERS, rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
     "webhook-bindings": Part((*_SERVERS, "validation-bindings"), r"ClusterRole(Binding)?/berth-webhook-bindings"),

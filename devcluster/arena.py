@@ -1,7 +1,8 @@
 """One test's part of a shared cluster.
 
-Everything that an arena creates carries its id: a namespace, a prefix of node names, the label `berth.dev/arena`, a
-scheduler name and a lease name. An operator confined to these sees nothing of other tests.
+Everything that an arena creates carries its id: a namespace, a prefix of node names, the label
+`devcluster.berth.dev/arena`, a scheduler name and a lease name. An operator confined to these sees nothing of other
+tests.
 """
 
 import secrets
@@ -19,7 +20,7 @@ T = TypeVar("T")
 Manifests = list[Manifest]
 Names = list[str]
 
-LABEL: Final = "berth.dev/arena"
+LABEL: Final = "devcluster.berth.dev/arena"
 RBAC: Final = "rbac.authorization.k8s.io"
 TOKEN_SECONDS: Final = 3600
 DEFAULT_SCHEDULER: Final = "default-scheduler"

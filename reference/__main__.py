@@ -4,10 +4,11 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from reference import commands, definitions, metrics, migrating, names, settings, visibility, words, writing
+from reference import commands, definitions, keys, metrics, migrating, names, settings, visibility, words, writing
 
 PAGES: Final = {
     "commands.md": commands.text,
+    "keys.md": keys.text,
     "metrics.md": metrics.text,
     "names.md": names.text,
     "objects.md": definitions.text,

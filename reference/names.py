@@ -5,7 +5,6 @@ from typing import Final
 
 from berth_api import names
 from berth_api.request import amounts
-from berth_operator.controllers.reconcile.sums import MANAGED
 from reference.markdown import code, page, section, table
 
 Rows = Mapping[str, str]
@@ -25,17 +24,16 @@ REQUESTS: Final[Rows] = {
     "MODEL_EXACT": "annotation: the whole name of the GPU model",
     "MODEL_REGEX": "label: a regular expression that is found in the GPU model",
     "MIN_GPU_MEMORY": "annotation: the least memory of what the pod gets of each card",
-    "GPU_TOPOLOGY": "annotation: `nvlink`, `xgmi`, `pcie`, `numa` and so on, what any two of the pod's GPUs share",
-    "GPU_TOPOLOGY_POLICY": "annotation: `required` (the default) or `preferred`",
-    "GPU_SUBDEVICES": "annotation: whether `nvidia.com/gpu` may be slices (`last`, `equal`, `never`, `only`)",
+    "GPU_TOPOLOGY": "annotation: what any two of the pod's GPUs share, such as `nvlink`",
+    "GPU_TOPOLOGY_POLICY": "annotation: whether that is required (the default)",
+    "GPU_SUBDEVICES": "annotation: whether `nvidia.com/gpu` may be slices",
     "MIXED_GPUS": "annotation: `true` if the GPUs may be of several models and kinds",
     "CONTROLLER_GANGS": "annotation of namespaces: `false` if controllers' pods form no gangs unless they name one "
     "([gangs of controllers](../gangs-of-controllers.md))",
     "MOVABLE": "annotation of pods and namespaces: whether the pod may be evicted to make room for another "
     "([defragmentation](../defragmentation.md))",
-    "ISOLATION_KEY": "annotation: what limits the containers to their shares (`mps`, `hami-core`, `required`, `none`); "
-    "label of namespaces: the same for their pods without it; label of Nodes: `mps` if they share GPUs by MPS alone "
-    "([limits](../containers.md#limits))",
+    "ISOLATION_KEY": "annotation: what limits the containers to their shares; label of namespaces: the same for their "
+    "pods without it; label of Nodes: `mps` if they share GPUs by MPS alone ([limits](../containers.md#limits))",
     "ALLOCATE_HINT": "annotation: selector, strategy, scope and exclusivity by device type",
     "JOINT_ALLOCATE": "annotation: device types that are placed together",
     "PARTITION_SPEC": "annotation: which partitions of the node's NVSwitch are allowed",
@@ -71,11 +69,13 @@ WRITTEN: Final[Rows] = {
     "MPS_THREADS_SUFFIX": "annotation: hundredths of each card's multiprocessors, as MPS reads them",
 }
 OBJECTS: Final[Rows] = {
-    "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation (`allow`, `warn`, `deny`)",
-    "CARDS_KEY": "label of Nodes: how pods get the node's cards if the agent runs with `--dra`, by `name`, "
-    "by `claims`, `shares` or `both` ([GPUs by claim](../tasks/gpus-by-claim.md))",
+    "ROUTING": "label of namespaces: which of their pods are [routed](../admission.md#routing)",
+    "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation",
+    "CARDS_KEY": "label of Nodes: how pods get the node's cards if the agent runs with `--dra` "
+    "([GPUs by claim](../tasks/gpus-by-claim.md))",
     "PARTITIONS_KEY": "label of Nodes: `all` opens the node's cards for MIG instances on demand, with "
     "`--dra-partitions` ([MIG on demand](../mig-on-demand.md))",
+    "MANAGED": "label of Nodes: Berth writes the sums of devices in their capacity",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
     "HINDRANCE": "annotation of the LeaderLease: what keeps its holder from binding pods, such as a policy",
     "EARLIER_STATES": "annotation of the LeaderLease: how often the API server has recently shown an earlier state",
@@ -152,9 +152,6 @@ OF_PLUGINS: Final[Rows] = {
     amounts.NPU_DVPP: "of a part of an NPU: not supported yet",
 }
 ELSEWHERE_DEFINED: Final[Rows] = {
-    MANAGED: "label of Nodes: Berth writes the sums of devices in their capacity",
-    "berth.dev/routing": "label of namespaces: which of their pods are [routed](../admission.md#routing) (`own`, "
-    "`words`, `devices`, `disabled`)",
     "nvidia.com/gpu.clique": "label of Nodes, from GPU Feature Discovery: [gangs](../gangs.md) prefer one value",
 }
 """Names that no constant of `berth_api.names` has."""
@@ -162,7 +159,8 @@ ELSEWHERE: Final = frozenset(
     {
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
         *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
-        *("DRA_DRIVER", "CARDS_BY_CLAIMS", "CARDS_BY_SHARES", "CARDS_BY_CLAIMS_AND_NAME", "PARTITIONS_ON_ALL"),
+        *("DRA_DRIVER", "CARDS_BY_NAME", "CARDS_BY_CLAIMS", "CARDS_BY_SHARES"),
+        *("CARDS_BY_CLAIMS_AND_NAME", "PARTITIONS_ON_ALL"),
         *("APP_NAME", "AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
         *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE", "RDMA_RESOURCE"),
         *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),
@@ -180,8 +178,9 @@ def text() -> str:
     return page(
         "Names",
         "Every annotation, label, taint, resource and condition that Berth reads or writes, except the labels of GPU "
-        "Feature Discovery, which [the agent](../agent.md#labels-of-the-node) writes. [Requests](../protocol.md) has "
-        "the values and what they mean together; [words](words.md) the names of other systems that Berth reads.",
+        "Feature Discovery, which [the agent](../agent.md#labels-of-the-node) writes. [Keys](keys.md) has the allowed "
+        "values of Berth's own labels and annotations, [requests](../protocol.md) what they mean together, and "
+        "[words](words.md) the names of other systems that Berth reads.",
         section(
             "Resources",
             f"Berth's own, with the prefix {prefixes}:",

@@ -1,4 +1,4 @@
-"""Write the parts of admission policies that come from the table of other systems' words.
+"""Write the parts of admission policies that come from the tables of other systems' words and of Berth's own keys.
 
 `python -m reference.policies [--check]`
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
-from berth_api import names
+from berth_api import metadata, names
 from berth_api.words import AMOUNTS, TABLE, Role, Row, System, Word, WordPlace, constraints, gangs
 from reference import writing
 
@@ -37,6 +37,7 @@ COUNTING: Final = (
 )
 """What counts resources of a namespace's pods, and when it counts a name."""
 OPERATOR: Final = MANIFESTS / "base/operator-rbac.yaml"
+NAMESPACES: Final = MANIFESTS / "base/namespaces.yaml"
 INJECTION: Final = MANIFESTS / "base/injection.yaml"
 RUNTIME: Final = MANIFESTS / "components/runtime-class/policy.yaml"
 ISOLATION: Final = MANIFESTS / "components/isolation/policy.yaml"
@@ -50,7 +51,8 @@ _MARKS: Final = re.compile(r"^( *)# Generated: (\w+)\n.*?^\1# End of generated\n
 def files() -> dict[Path, str]:
     """Return the text of each file."""
     marked = {
-        file: _with_marked(file.read_text()) for file in (OPERATOR, INJECTION, RUNTIME, ISOLATION, SHARES, WEBHOOK)
+        file: _with_marked(file.read_text())
+        for file in (OPERATOR, NAMESPACES, INJECTION, RUNTIME, ISOLATION, SHARES, WEBHOOK)
     }
     words = Template(TEMPLATE.read_text()).substitute(_values())
     counted = "".join(Template(COUNTED.read_text()).substitute({**_values(), **each}) for each in COUNTING)
@@ -311,6 +313,9 @@ def _values() -> Mapping[str, str]:
         "groups": _groups(),
         "original": names.ORIGINAL_RESOURCES,
         "pod_groups": [kind.group for kind in TABLE.pod_groups],
+        "keys_of_namespaces": [
+            [[key.place, key.name], list(key.values)] for key in metadata.TABLE if metadata.NAMESPACE in key.kinds
+        ],
     }
     next_to_plugins = list(dict.fromkeys(name for row in TABLE.by_plugin for name in _telling(row.system)))
     any_of = {
@@ -469,6 +474,12 @@ _GROUPS: Final = """
   verbs: [list, watch]
 """
 
+_KEYS_OF_NAMESPACES: Final = """
+- name: known # [[label or annotation, name], allowed values]
+  expression: >-
+    $keys_of_namespaces
+"""
+
 _FRAGMENTS: Final = {
     "worded": _ASKED,
     "sharing": _ASKED + _SHARING,
@@ -478,13 +489,14 @@ _FRAGMENTS: Final = {
     "may_be_ours": _MAY_BE_OURS,
     "routed": _ROUTED,
     "groups": _GROUPS,
+    "keys_of_namespaces": _KEYS_OF_NAMESPACES,
 }
 
 
 def main() -> int:
     """Write the files, or with --check report which differ; return 1 if one does."""
     options = writing.parser(__doc__).parse_args()
-    return writing.write(files(), "the table of words", check=options.check)
+    return writing.write(files(), "its table", check=options.check)
 
 
 if __name__ == "__main__":

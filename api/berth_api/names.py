@@ -82,6 +82,7 @@ BOUND_WITH: Final = "gang.devices.berth.dev/bound-with"
 that protects allocations protects names of this form."""
 CARDS_KEY: Final = "berth.dev/cards"
 """A label of Nodes: how the node's cards are given to pods, `name` (the default), `claims`, `shares` or `both`."""
+CARDS_BY_NAME: Final = "name"
 CARDS_BY_CLAIMS: Final = "claims"
 """The value of this label with which claims alone get the node's cards."""
 CARDS_BY_SHARES: Final = "shares"
@@ -132,28 +133,11 @@ GANG_PREFIX: Final = "gang.scheduling.koordinator.sh/"
 GENIUS_PREFIX: Final = "genius/"
 GENIUS_LABELS: Final = (MODEL_REGEX, GENIUS_PRIORITY, GENIUS_NUMBER, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL)
 
-# All names of `berth.dev/` that pods may have; others are refused, because they would have no effect.
-POD_ANNOTATIONS: Final = (
-    MODEL_GLOBS,
-    MIN_GPU_MEMORY,
-    GPU_TOPOLOGY,
-    GPU_TOPOLOGY_POLICY,
-    GPU_SUBDEVICES,
-    MIXED_GPUS,
-    ISOLATION_KEY,
-    MOVABLE,
-    POD_GROUP,
-    POD_GROUP_MIN_MEMBER,
-    EPOCH,
-    ORIGINAL_RESOURCES,
-    WORKLOAD,
-    POD_SET,
-)
-POD_LABELS: Final = (FENCED_BY,)
-
 # Koordinator's label by which a pod asks for limits in its containers.
 ISOLATION: Final = "koordinator.sh/gpu-isolation-provider"
 
+ROUTING: Final = "berth.dev/routing"
+"""Label of namespaces: which of their pods are routed."""
 UNLIMITED_SHARES: Final = "berth.dev/unlimited-shares"
 """Label of namespaces: whether pods there may share cards without isolation (`allow`, `warn`, `deny`)."""
 
@@ -167,6 +151,9 @@ AGENT_NOT_READY: Final = (
 PREEMPTING: Final = "status-taint.cluster-autoscaler.kubernetes.io/berth-preempting"
 """Taint (NoSchedule) of a node from which Berth evicts pods for a pending pod. It keeps other schedulers' pods from
 taking the evicted pods' place. cluster-autoscaler leaves it out of node templates, because of its prefix."""
+
+MANAGED: Final = "berth.dev/devices"
+"""Label of each Node whose sums Berth writes. It stays until the sums have been removed."""
 
 # Labels on Devices (written by agents) and Nodes (copied by the operator).
 MODEL_PREFIX: Final = "model.berth.dev/"

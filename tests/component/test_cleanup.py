@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from berth_api.names import MANAGED
 from berth_client.errors import ApiError
 from berth_operator.commands.cleanup import installed
 from berth_operator.commands.cleanup.sequence import CONCURRENT, MAX_ERRORS, ROUNDS, Cleanup, CleanupError, Order
-from berth_operator.controllers.reconcile.sums import MANAGED
 from berth_operator.state.watches.kueue import API
 from tests.component.world import refusal
 from tests.kueue_objects import admission_check

@@ -115,6 +115,8 @@ class ClaimDriver:
         self._roots: dict[str, str] = {}
         self._devices: dict[str, ListedDevice] = {}
         self._mode = self._requested = Mode.NAME
+        self._misspelt = ""
+        """The message about a label that requests no mode."""
         self.refusal = ""
         """Why the cards are not given as the label says; empty if they are."""
         self.unseen_nics: Callable[[], frozenset[str]] = frozenset
@@ -136,7 +138,7 @@ class ClaimDriver:
         places = {device.topology.bus_id for device in reading.spec.devices if device.topology} - self._roots.keys()
         if places:
             self._roots |= await asyncio.to_thread(_roots, self._settings.sysfs_root, places)
-        self._requested = modes.mode_of(labels)
+        self._requested, self._misspelt = modes.mode_of(labels), modes.misspelt(labels)
         label = labels.get(names.PARTITIONS_KEY)
         unopened = self._unopened_by(label)
         self._is_opened = label is not None and not unopened
@@ -338,6 +340,8 @@ class ClaimDriver:
                 effect = "has no effect yet, and ResourceSlices stay as they are"
             message = f"label {names.CARDS_KEY}={self._requested} {effect}: {self.refusal}"
             yield "SharesRefused" if self._requested is Mode.SHARES else "BothRefused", message
+        if self._misspelt:
+            yield "CardsRefused", self._misspelt
         if self._publisher.failure:
             yield "SlicesNotWritten", self._publisher.failure
         if self._unopened:

@@ -9,13 +9,14 @@ from enum import StrEnum
 
 from berth_agent.dra import shares
 from berth_agent.dra.devices import ListedDevice
-from berth_api.names import CARDS_BY_CLAIMS, CARDS_BY_CLAIMS_AND_NAME, CARDS_BY_SHARES, CARDS_KEY
+from berth_api import metadata
+from berth_api.names import CARDS_BY_CLAIMS, CARDS_BY_CLAIMS_AND_NAME, CARDS_BY_NAME, CARDS_BY_SHARES, CARDS_KEY
 
 
 class Mode(StrEnum):
     """A value of the Node's label `berth.dev/cards`."""
 
-    NAME = "name"
+    NAME = CARDS_BY_NAME
     """Slices list nothing. kubelet's device API offers each card of which no claim has any part."""
     CLAIMS = CARDS_BY_CLAIMS
     """Slices list each card of which no pod has any part by name. kubelet's device API offers the other cards."""
@@ -30,6 +31,12 @@ def mode_of(labels: Mapping[str, str]) -> Mode:
     """Return the mode that the labels of a Node request; an unknown value stands for `name`."""
     value = labels.get(CARDS_KEY, "")
     return Mode(value) if value in set(Mode) else Mode.NAME
+
+
+def misspelt(labels: Mapping[str, str]) -> str:
+    """Return the message about an unknown value; empty if the value is known, or there is none."""
+    written = {CARDS_KEY: labels[CARDS_KEY]} if CARDS_KEY in labels else {}
+    return "".join(message for _, message in metadata.without_effect(metadata.NODE, metadata.LABEL, written))
 
 
 def shown(mode: Mode, devices: Iterable[ListedDevice], *, by_name: Collection[str]) -> list[ListedDevice]:

@@ -17,21 +17,19 @@ import re
 from collections.abc import Collection
 from typing import Any, Final, Literal
 
-from berth_api import request, words
+from berth_api import names, request, words
 from berth_api.admission.injection import Object, annotations_of, labels_of, requests_any, requests_of_plugin
 from berth_api.values import listing, spelling
 from berth_api.words import cards
 
 DEFAULT: Final = "default-scheduler"
 """What the API server writes into a pod that names no scheduler."""
-ROUTING: Final = "berth.dev/routing"
-"""The label of namespaces that decides which of their pods are routed."""
 OF_SYSTEMS: Final = frozenset(name for system in words.TABLE.systems for name in system.schedulers)
 """The scheduler names of other systems' manifests."""
 Route = Literal["own", "words", "devices", "disabled"]
 """A value of the label: pods with Berth's own names, with words of other systems too, with any name that Berth serves
 too, or none."""
-HOLDS_CLAIMS: Final = f"The label {ROUTING} routes no pod with spec.resourceClaims"
+HOLDS_CLAIMS: Final = f"The label {names.ROUTING} routes no pod with spec.resourceClaims"
 RESOURCES: Final = re.compile(r"(kubernetes\.io|koordinator\.sh)/(gpu([.-].*)?|rdma|fpga)")
 """Names of resources that only Berth allocates."""
 _OF_NVIDIA: Final = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.+)")
@@ -116,7 +114,7 @@ def why_not_ours(pod: Object, schedulers: Collection[str]) -> str:
     if name in OF_SYSTEMS:
         unchanged = "or give a profile of Berth this name to leave the pods unchanged"
         return f"{message}: it has {has}; write {written}, {unchanged}"
-    label = f", or give its namespace the label {ROUTING}: words" if is_unset else ""
+    label = f", or give its namespace the label {names.ROUTING}: words" if is_unset else ""
     return f"{message}: it has {has}; write {written}{label}"
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from berth_api import names
+from berth_api import metadata, names
 
 MPS: Final = "mps"
 HAMI_CORE: Final = "hami-core"
@@ -11,7 +11,7 @@ REQUIRED: Final = "required"
 """The first mode of the configured order."""
 NONE: Final = "none"
 """Shares without limits, whatever the namespace's default is."""
-ALLOWED: Final = (MPS, HAMI_CORE, REQUIRED, NONE)
+ALLOWED: Final = metadata.of(metadata.POD, metadata.ANNOTATION)[names.ISOLATION_KEY].values
 RESOURCES: Final = {MPS: names.MPS_RESOURCE, HAMI_CORE: names.HAMI_CORE_RESOURCE}
 """Mode -> the resource that admission adds to containers."""
 _OF_OTHERS: Final = ("nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode")

@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from berth_api import allocation, names
+from berth_api import allocation, metadata, names
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
-from berth_api.request import isolation
 from berth_api.request.values import CARD, RequestError
 from berth_api.resources import quantity
 from berth_api.values import spelling
@@ -24,10 +23,6 @@ _HUNDREDTHS: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO, RDMA, FPGA)
 CUDA_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 _NO_CARDS: Final = ("-1", "none", "NoDevFiles")
-_OWN_PREFIX: Final = f"{names.GROUP}/"
-_OF_USERS: Final = tuple(
-    name for name in names.POD_ANNOTATIONS if name not in (names.EPOCH, names.WORKLOAD, names.POD_SET)
-)
 _GPUS: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 _DEVICES: Final = (*_GPUS, RDMA, FPGA)
 
@@ -73,7 +68,7 @@ def _check_amount(name: str, short: str, value: str) -> None:
     elif short == GPU_SHARED and is_fraction:
         raise RequestError(f"{name}: {milli / _MILLI}; allowed are whole numbers of cards")
     elif name.startswith(f"{names.PREFIX}{GPU}") and short not in _GPUS:
-        raise RequestError(_unknown(name, names.PREFIX, _GPUS))
+        raise RequestError(f"{name}: {spelling.question(short, _GPUS, names.PREFIX)}")
 
 
 def _meant(milli: int) -> str:
@@ -150,28 +145,9 @@ def check_names(annotations: Strings, labels: Strings) -> None:
     Raises:
         RequestError: Berth reads and writes none of this name, or not with this value; it would have no effect.
     """
-    _check_names("annotation", annotations, names.POD_ANNOTATIONS, "label", names.POD_LABELS)
-    _check_names("label", labels, names.POD_LABELS, "annotation", names.POD_ANNOTATIONS)
-    if (movable := annotations.get(names.MOVABLE, "true")) not in ("true", "false"):
-        raise RequestError(f'annotation {names.MOVABLE}: "{movable}"; allowed are true, false')
-    if (mode := annotations.get(names.ISOLATION_KEY, isolation.NONE)) not in isolation.ALLOWED:
-        raise RequestError(f'annotation {names.ISOLATION_KEY}: "{mode}"; allowed are {", ".join(isolation.ALLOWED)}')
-
-
-def _check_names(kind: str, written: Strings, known: tuple[str, ...], other: str, of_other: tuple[str, ...]) -> None:
-    for name in written:
-        if not name.startswith(_OWN_PREFIX) or name in known:
-            continue
-        if name in of_other:
-            raise RequestError(f"{kind} {name}: did you mean the {other} of this name?")
-        raise RequestError(f"{kind} {_unknown(name, _OWN_PREFIX, _short(_OF_USERS, _OWN_PREFIX))}")
-
-
-def _short(known: tuple[str, ...], prefix: str) -> tuple[str, ...]:
-    return tuple(name.removeprefix(prefix) for name in known if name.startswith(prefix))
-
-
-def _unknown(name: str, prefix: str, known: tuple[str, ...]) -> str:
-    if short := spelling.closest(name.removeprefix(prefix), known):
-        return f"{name}: did you mean {short}?"
-    return f"{name}: not known; allowed after {prefix} are {', '.join(known)}"
+    by_place: dict[metadata.Place, Strings] = {metadata.ANNOTATION: annotations, metadata.LABEL: labels}
+    for place, written in by_place.items():
+        for name, meant in metadata.unknown(metadata.POD, place, written):
+            raise RequestError(f"{place} {name}: {meant}")
+        for key in metadata.wrong(metadata.POD, place, written):
+            raise RequestError(f'{place} {key.name}: "{written[key.name]}"; {key.allowed}')

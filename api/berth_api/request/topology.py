@@ -2,15 +2,12 @@
 
 from typing import Final, cast
 
-from berth_api import links, names
+from berth_api import metadata, names
 from berth_api.request.annotations import Annotations
-from berth_api.request.values import EQUAL, LAST, NEVER, ONLY, GpuTopology, RequestError, SubdeviceRule
+from berth_api.request.values import NEVER, ONLY, GpuTopology, RequestError, SubdeviceRule
 from berth_api.resources import quantity
 
-LEVELS: Final = (*links.LEVELS, "pcie", "numa")
 REQUIRED: Final = "required"
-POLICIES: Final = (REQUIRED, "preferred")
-SUBDEVICE_RULES: Final = (LAST, EQUAL, NEVER, ONLY)
 TRUE: Final = "true"
 
 
@@ -23,8 +20,8 @@ def of_gpus(annotations: Annotations) -> GpuTopology | None:
     Raises:
         RequestError: a value is not allowed.
     """
-    level = _choice(annotations, names.GPU_TOPOLOGY, LEVELS)
-    policy = _choice(annotations, names.GPU_TOPOLOGY_POLICY, POLICIES)
+    level = _choice(annotations, names.GPU_TOPOLOGY)
+    policy = _choice(annotations, names.GPU_TOPOLOGY_POLICY)
     if policy and not level:
         raise RequestError(f"annotation {names.GPU_TOPOLOGY_POLICY}: {policy}; it needs {names.GPU_TOPOLOGY}, too")
     return GpuTopology(level=level, required=(policy or REQUIRED) == REQUIRED) if level else None
@@ -56,7 +53,7 @@ def subdevices(annotations: Annotations, *, cards_only: bool) -> SubdeviceRule:
     Raises:
         RequestError: the value is not allowed, or contradicts the pod's other annotations.
     """
-    rule = _choice(annotations, names.GPU_SUBDEVICES, SUBDEVICE_RULES)
+    rule = _choice(annotations, names.GPU_SUBDEVICES)
     if cards_only and rule == ONLY:
         raise RequestError(
             f"annotation {names.GPU_SUBDEVICES}: {ONLY}; the pod's topology, scope or partition is for whole cards, "
@@ -71,11 +68,11 @@ def mixed(annotations: Annotations) -> bool:
     Raises:
         RequestError: the value is not allowed.
     """
-    return _choice(annotations, names.MIXED_GPUS, (TRUE, "false")) == TRUE
+    return _choice(annotations, names.MIXED_GPUS) == TRUE
 
 
-def _choice(annotations: Annotations, name: str, allowed: tuple[str, ...]) -> str:
+def _choice(annotations: Annotations, name: str) -> str:
     value = annotations.get(name)
-    if value is not None and value not in allowed:
-        raise RequestError(f'annotation {name}: "{value}"; allowed are {", ".join(allowed)}')
+    if value is not None and value not in (key := metadata.of(metadata.POD, metadata.ANNOTATION)[name]).values:
+        raise RequestError(f'annotation {name}: "{value}"; {key.allowed}')
     return value or ""

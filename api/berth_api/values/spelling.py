@@ -1,7 +1,7 @@
 """Suggest the probable meaning of a misspelt name."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 LIKELY: Final = 0.7
@@ -21,3 +21,10 @@ def closest(name: str, known: Iterable[str], similarity: float = LIKELY) -> str:
     by_lower = {name.lower(): name for name in known}
     matches = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=similarity)
     return by_lower[matches[0]] if matches else ""
+
+
+def question(short: str, known: Sequence[str], prefix: str) -> str:
+    """Return which known name an unknown one may mean, or all of them; the names are without their prefix."""
+    if nearest := closest(short, known):
+        return f"did you mean {nearest}?"
+    return f"not known; allowed after {prefix} are {', '.join(known)}"

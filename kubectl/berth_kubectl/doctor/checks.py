@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_kubectl.doctor import claim_driver, cluster, devices, programs, rejected, reservations, waiting
+from berth_kubectl.doctor import claim_driver, cluster, devices, labels, programs, rejected, reservations, waiting
 from berth_kubectl.doctor.facts import Facts, Finding
 
 
@@ -59,6 +59,7 @@ CHECKS: Final = (
     Check(name="OtherDevicePlugin", needs=("devices", "pods"), find=cluster.other_device_plugin),
     Check(name="MissingCapacity", needs=("devices", "nodes"), find=cluster.missing_capacity),
     Check(name="NoMps", needs=("nodes",), find=cluster.no_mps),
+    Check(name="WithoutEffect", needs=tuple(labels.READ), find=labels.without_effect),
     Check(name="OtherScheduler", needs=("waiting",), find=waiting.other_scheduler),
     Check(name="NoScheduler", needs=("waiting", "bound"), find=waiting.no_scheduler),
     Check(name="UncountedGpus", needs=("resourcequotas",), find=cluster.uncounted_gpus),

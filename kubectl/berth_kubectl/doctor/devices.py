@@ -274,6 +274,8 @@ def _fix_of_condition(kind: str, reason: str, message: str, node: str, facts: Fa
         return f"kubectl edit device {node}   # correct or remove the annotation"
     if reason == "PartitionsRefused" and "of this vendor" in message:
         return f"kubectl label node {node} {names.PARTITIONS_KEY}-"
+    if reason == "CardsRefused":
+        return f"kubectl label node {node} {names.CARDS_KEY}-   # or write what is meant"
     if reason == "SharesRefused" and "of this vendor" in message:
         return f"kubectl label node {node} {names.CARDS_KEY}={names.CARDS_BY_CLAIMS} --overwrite"
     if reason == "PartitionsRefused" and "(--dra-partitions)" in message:

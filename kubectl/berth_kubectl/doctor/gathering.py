@@ -24,6 +24,7 @@ from berth_kubectl.reading.resources import (
     ENDPOINT_SLICES,
     LEADER_LEASES,
     LEASES,
+    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
@@ -57,7 +58,7 @@ def sources(place: Installation) -> dict[str, Source]:
         **{
             resource.plural: Source(resource=resource)
             for resource in (
-                *(DEVICES, NODES, RESOURCE_QUOTAS, DAEMON_SETS, DEFINITIONS, API_SERVICES),
+                *(DEVICES, NODES, NAMESPACES, RESOURCE_QUOTAS, DAEMON_SETS, DEFINITIONS, API_SERVICES),
                 *(CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
                 *ADMISSION.values(),
             )

@@ -107,7 +107,7 @@ def test_deleted_device_takes_its_sums_along_but_not_what_pods_hold(shared: Worl
 
     shared.wait(lambda: not shared.allocatable(node), what="the sums to go")
     shared.wait(
-        lambda: not any("berth" in name for name in _labels(shared, node) if name != "berth.dev/arena"),
+        lambda: not any("berth" in name for name in _labels(shared, node) if name != "devcluster.berth.dev/arena"),
         what="the labels to go",
     )
 

@@ -353,6 +353,31 @@ def test_shares_without_limits_are_allowed_warned_about_or_refused_by_namespace(
     waiting.until(lambda: not arena.refusal(free), deadline=ACTIVE_SECONDS, what="shares to be allowed again")
 
 
+@pytest.mark.parametrize(
+    ("file", "default", "misspelt"),
+    [
+        ("validation", {"unlimited": '"deny"'}, {names.UNLIMITED_SHARES: "denied"}),
+        ("policy", {"default": '"mps"'}, {KEY: "requird"}),
+    ],
+)
+def test_an_unknown_value_of_the_namespace_counts_as_the_default(
+    arena: Arena, file: str, default: dict[str, str], misspelt: dict[str, str]
+) -> None:
+    free = pod(arena, {GPU: "50"})
+
+    def counts() -> bool:
+        return bool(arena.refusal(free)) or is_limited(arena, free)
+
+    try:
+        label(arena, **misspelt)
+        arena.apply(policies.policies(f"../components/isolation/{file}.yaml", arena, default))
+        waiting.until(counts, deadline=ACTIVE_SECONDS, what="the default to count")
+    finally:
+        arena.apply(policies.policies(f"../components/isolation/{file}.yaml", arena))
+        label(arena, **dict.fromkeys(misspelt))
+    waiting.until(lambda: not counts(), deadline=ACTIVE_SECONDS, what="shares to be allowed again")
+
+
 def test_a_share_by_words_needs_a_limit_like_any_other(arena: Arena) -> None:
     by_words = pod(arena, {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "4096"})
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from berth_api import names
+from berth_api import metadata, names
 from berth_operator.core.decision.messages import invalid_request
 from berth_operator.state.objects import pods
 from devcluster import Arena, waiting
@@ -28,8 +28,9 @@ KOORDINATOR = "koordinator.sh/"
 GANG = "gang.scheduling.koordinator.sh/"
 HINT = names.ALLOCATE_HINT
 TOPOLOGY, TOPOLOGY_POLICY = names.GPU_TOPOLOGY, names.GPU_TOPOLOGY_POLICY
-WRITTEN_BY_PROGRAMS = {names.EPOCH, names.ORIGINAL_RESOURCES, names.WORKLOAD, names.POD_SET}
-READ_BY_BERTH = [name for name in names.POD_ANNOTATIONS if name not in WRITTEN_BY_PROGRAMS]
+OF_PODS = metadata.of(metadata.POD, metadata.ANNOTATION)
+READ_BY_BERTH = [name for name, key in OF_PODS.items() if not key.by_berth]
+WRITTEN_BY_BERTH = [names.EPOCH, names.ORIGINAL_RESOURCES, names.WORKLOAD, names.POD_SET]
 DRY: dict[str, str] = {"dryRun": "All"}
 OTHERS_OF_KOORDINATOR = (
     "gpu-partitions",
@@ -308,7 +309,7 @@ SPLIT = [
         ),
         pytest.param(
             {NVIDIA: "1"},
-            {"schedulerName": "volcano", **annotated(**dict.fromkeys(WRITTEN_BY_PROGRAMS, "a"))},
+            {"schedulerName": "volcano", **annotated(**dict.fromkeys(WRITTEN_BY_BERTH, "a"))},
             id="annotations that programs write",
         ),
     ],
@@ -491,6 +492,18 @@ WARNED_BY_POLICY = [
         'spec.schedulerName: "default-scheduler" (also if it is not set) does not read '
         f"{', '.join(f'annotation {name}' for name in READ_BY_BERTH)}; write spec.schedulerName: {names.SCHEDULER} or ",
         id="all annotations of Berth on a pod of kube-scheduler",
+    ),
+    pytest.param(
+        {NVIDIA: "1"},
+        {"schedulerName": "default-scheduler", "labels": {names.ROUTING: "devices"}},
+        f"{names.ROUTING} has no effect on a pod: it is a label of Namespaces",
+        id="the label of a namespace on a pod",
+    ),
+    pytest.param(
+        {},
+        {"schedulerName": "default-scheduler", **annotated(**{names.CARDS_KEY: "claims"})},
+        f"{names.CARDS_KEY} has no effect on a pod: it is a label of Nodes",
+        id="the label of a Node as an annotation of a pod",
     ),
     pytest.param(
         {},

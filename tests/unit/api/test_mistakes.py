@@ -205,6 +205,11 @@ def test_resources_of_others_are_left_alone(name: str) -> None:
             id="a misspelt label",
         ),
         pytest.param(
+            {"labels": {"berth.dev/routing": "devices"}},
+            "label berth.dev/routing: it is a label of Namespaces",
+            id="of the namespace",
+        ),
+        pytest.param(
             {"annotations": {"berth.dev/color": "red"}},
             "annotation berth.dev/color: not known; allowed after berth.dev/ are gpu-model, min-gpu-memory, ",
             id="like none",

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_api import names, request
+from berth_api import links, names, request
 from berth_api.request import DeviceRequest, GpuTopology, RequestError, of_pod, of_resources
-from berth_api.request.topology import LEVELS
 from berth_api.resources import quantity
 from tests.builders import CORE, FPGA, GI, GPU, MEMORY, MI, NVIDIA, RATIO, RDMA, SHARED, gpus
 
@@ -188,7 +187,10 @@ def test_labels_and_resources_are_not_mixed(resource: str) -> None:
     ("annotations", "found"),
     [
         pytest.param({}, None, id="none"),
-        *[pytest.param({names.GPU_TOPOLOGY: level}, GpuTopology(level=level), id=level) for level in LEVELS],
+        *[
+            pytest.param({names.GPU_TOPOLOGY: level}, GpuTopology(level=level), id=level)
+            for level in (*links.LEVELS, "pcie", "numa")
+        ],
         pytest.param(
             {names.GPU_TOPOLOGY: "numa", names.GPU_TOPOLOGY_POLICY: "required"},
             GpuTopology(level="numa"),

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from berth_api import names
+from berth_api.names import MANAGED
 from berth_operator.commands.cleanup import nodes
 from berth_operator.commands.cleanup.nodes import Pod
-from berth_operator.controllers.reconcile.sums import MANAGED
 
 Raw = dict[str, Any]
 

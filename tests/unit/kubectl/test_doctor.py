@@ -180,6 +180,17 @@ def tried(pod: Raw) -> Raw:
     return {**pod, "status": {"conditions": [condition("PodScheduled", "False")]}}
 
 
+def labelled(name: str, **metadata: Mapping[str, str]) -> Raw:
+    return {"metadata": {"name": name, **metadata}}
+
+
+def misspelt_label(lists: Lists) -> None:
+    """Change the label of the Node to an unknown value, which its agent reports."""
+    put("nodes", raw_node("n", labels={"berth.dev/cards": "claim"}))(lists)
+    message = "label berth.dev/cards=claim has no effect: allowed are name"
+    reported("ClaimsServed", reason="CardsRefused", message=message)(lists)
+
+
 def quota(name: str, resource: str) -> Raw:
     return {"metadata": {"namespace": "ml", "name": name}, "spec": {"hard": {resource: "2"}}}
 
@@ -234,6 +245,7 @@ def healthy() -> Facts:
         "deployments": [workload("berth-operator", "1.2.0")],
         "daemonsets": [workload("berth-agent", "v1.2.0")],
         "resourcequotas": [],
+        "namespaces": [labelled("ml", labels={"berth.dev/routing": "devices"})],
         "resourceclaims": [allocated("ours", "berth-operator/3"), allocated("theirs", "kube-scheduler", pool="q")],
         "clusterroles": [named("berth-operator", rules=[NEW_RIGHTS]), named("berth-agent")],
         "clusterrolebindings": [bound("berth-operator", "berth-system"), bound("berth-agent", "berth-agent-system")],
@@ -724,6 +736,30 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "OtherScheduler",
             "pod/ns/p",
             "write spec.schedulerName: berth-scheduler, or give its namespace the label berth.dev/routing: words",
+        ),
+        (
+            put("nodes", raw_node("n", labels={"berth.dev/isolation": "MPS"})),
+            "WithoutEffect",
+            "node/n",
+            "label berth.dev/isolation=MPS has no effect: allowed is mps; did you mean mps?",
+        ),
+        (
+            put("namespaces", labelled("ml", annotations={"berth.dev/routing": "devices"})),
+            "WithoutEffect",
+            "namespace/ml",
+            "annotation berth.dev/routing=devices has no effect: did you mean the label of this name?",
+        ),
+        (
+            edit("devices", 0, "metadata", "annotations", to={"berth.dev/cordoned-device": "0"}),
+            "WithoutEffect",
+            "device/n",
+            "annotation berth.dev/cordoned-device=0 has no effect: did you mean cordoned-devices?",
+        ),
+        (
+            misspelt_label,
+            "FalseCondition",
+            "device/n",
+            "label berth.dev/cards=claim has no effect: ",
         ),
         (
             put("resourcequotas", quota("memory", "requests.memory"), quota("gpus", "requests.nvidia.com/gpu")),

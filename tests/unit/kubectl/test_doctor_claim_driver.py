@@ -74,7 +74,11 @@ MAKEABLE = {
             "NoClaimDriver: berth.dev/cards=shares",
             id="shares: no driver",
         ),
-        pytest.param({"nodes": [node("clams")], "devices": [device(served=None)]}, "", id="unknown, so by name"),
+        pytest.param(
+            {"nodes": [node("clams")], "devices": [device(served=None)]},
+            "WithoutEffect: did you mean claims?",
+            id="unknown, so by name",
+        ),
         pytest.param(
             {"nodes": [node("both")], "devices": [device(raw_card(health=False), users=1)]},
             "StaleSlices: they lack GPU-0",

@@ -7,10 +7,9 @@ import pytest
 
 from berth_api import names
 from berth_api.allocation import Grant
-from berth_api.names import MODEL_PREFIX
+from berth_api.names import MANAGED, MODEL_PREFIX
 from berth_api.request import Kind, Kinds
 from berth_operator.controllers.reconcile import sums
-from berth_operator.controllers.reconcile.sums import MANAGED
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.cache.views import NodeView

@@ -98,6 +98,7 @@ def policies() -> tuple[Item, ...]:
         "berth-isolation-warnings",
         "berth-kueue",
         "berth-kueue-warnings",
+        "berth-namespaces",
         "berth-unscheduled",
         "berth-warnings",
         "berth-words",

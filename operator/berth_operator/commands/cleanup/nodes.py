@@ -16,7 +16,7 @@ from berth_api.allocation import text
 from berth_api.resources import quantity
 from berth_client.objects import Object
 from berth_operator.commands.cleanup import ownership
-from berth_operator.controllers.reconcile.sums import MANAGED, OURS
+from berth_operator.controllers.reconcile.sums import OURS
 
 NATIVE: Final = names.PREFIX
 """kubelet counts a resource whose name contains this, and treats all others as extended resources."""
@@ -109,7 +109,7 @@ def read_node(raw: Object) -> Node:
     """Return what Berth wrote to a Node."""
     metadata = raw["metadata"]
     labels: Iterable[str] = metadata.get("labels") or ()
-    only_ours = {label for label in labels if label == MANAGED or label.startswith(names.MODEL_PREFIX)}
+    only_ours = {label for label in labels if label == names.MANAGED or label.startswith(names.MODEL_PREFIX)}
     taints = raw.get("spec", {}).get("taints") or []
     other_taints = tuple(taint for taint in taints if taint["key"] not in _TAINTS)
     return Node(
@@ -130,7 +130,7 @@ def _sums(raw: Object, field: str) -> Sums:
     """
     shown: Sums = raw.get("status", {}).get(field) or {}
     ours = ownership.owned(raw, "status", field)
-    if MANAGED in (raw["metadata"].get("labels") or ()):
+    if names.MANAGED in (raw["metadata"].get("labels") or ()):
         ours |= ownership.unowned(raw, "status", field) & frozenset(OURS)
     return {name: shown[name] for name in sorted(ours) if name in shown}
 

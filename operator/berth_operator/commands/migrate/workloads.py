@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Any, Final
 
 from berth_api import names, resources, words
-from berth_api.admission.routing import ROUTING
 from berth_api.request import RequestError, is_device
 from berth_api.words import AMOUNTS, TABLE, PodGroupKind, Role
 from berth_operator.commands import workload
@@ -364,7 +363,7 @@ def _of_custom(body: Object, kind: CustomKind, goal: Goal) -> Rewritten:
         held = _words_below(body)
         why = (
             f"the kind {body['kind']} has no pod templates: {kind.by_hand.format(scheduler=goal.scheduler)}; or leave "
-            f"it unchanged and give its namespace the label {ROUTING}: devices"
+            f"it unchanged and give its namespace the label {names.ROUTING}: devices"
         )
         return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why, words=held) if held else Rewritten(body=body)
     after, read, unread = body, [], []

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_api.allocation import mig, text
-from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
+from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, MANAGED, RDMA
 from berth_api.request import CARD, Kind
 from berth_operator.core.fleet.claim_charges import is_of_claim
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
@@ -21,9 +21,6 @@ from berth_operator.state.cache.views import NodeView
 SUMMED: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
 OURS: Final = tuple(prefix + name for prefix in (names.PREFIX, names.OTHER_PREFIX) for name in SUMMED)
 """The resource names that Berth always writes; plug-ins add others. No other names are changed."""
-
-MANAGED: Final = "berth.dev/devices"
-"""Label on every Node whose sums Berth writes. It stays until the sums have been removed."""
 
 
 def wanted(view: NodeView) -> dict[str, int]:

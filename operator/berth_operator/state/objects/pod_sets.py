@@ -188,7 +188,7 @@ def _admitted(metadata: Object, spec: Object, templates: Templates) -> Object:
         **templates.priority(spec),
     }
     scheduler = next(iter(templates.schedulers()), "")
-    route = templates.namespace_labels(metadata["namespace"]).get(routing.ROUTING, templates.route)
+    route = templates.namespace_labels(metadata["namespace"]).get(names.ROUTING, templates.route)
     pod = renaming.renamed({"metadata": metadata, "spec": created_spec})
     return routing.routed_as(pod, scheduler, route, templates.served) if scheduler else pod
 

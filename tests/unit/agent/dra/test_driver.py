@@ -321,6 +321,19 @@ async def test_a_label_for_partitions_on_cards_of_a_vendor_without_them_is_refus
     )
 
 
+async def test_an_unknown_value_of_the_label_is_reported(tmp_path: Path) -> None:
+    driver, _, _ = start(tmp_path, Pods())
+    reading = Reading(spec=machine(), findings=())
+    await driver.update(reading, {"berth.dev/cards": "claim"})
+    message = "label berth.dev/cards=claim has no effect: allowed are name, claims, shares, both; did you mean claims?"
+    [found] = driver.view(reading).findings
+    assert (found.type, found.ok) == ("ClaimsServed", False)
+    assert message in found.message
+    await driver.update(reading, {"berth.dev/cards": "name"})
+    [found] = driver.view(reading).findings
+    assert message not in found.message
+
+
 async def test_a_claim_of_a_pod_that_was_deleted_by_force_keeps_its_card_while_a_process_runs(tmp_path: Path) -> None:
     lingering = frozenset({"pod-1"})
     driver, node, _ = start(tmp_path, Pods(), lingering=lambda: lingering)
