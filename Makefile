@@ -13,6 +13,13 @@ end_after = -o faulthandler_timeout=$(1) -o faulthandler_exit_on_timeout=true
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
 demo test e2e node-e2e chaos month chaos-broken chaos-devices claims-audit partitions-storm upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
 
+# Numbers of the command line are checked before anything is built.
+NUMBERS := BINDS CALLS CASES CLAIMS CLASSES COUNT DEVICES EVENTS FAST FAULTS HOSTILE JOBS JOINING KILLS LARGE LOSSES MINUTES \
+	NODES OVERLOAD PODS REPEAT ROUNDS SAMPLES SCENARIOS SCRAPED SECONDS SEED SEEDS SLOW STARTS TURNOVER VISIBILITY WAITING \
+	WARM WARM_UP WATCHERS WORKERS
+$(foreach name,$(NUMBERS),$(if $(findstring command,$(origin $(name))),$(if \
+	$(shell [[ '$($(name))' =~ ^([0-9]+(\.[0-9]+)?)?$$ ]] || echo wrong),$(error $(name) must be a number, not '$($(name))'))))
+
 .PHONY: help
 help: ## list the verbs
 	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -116,8 +123,7 @@ kueue-e2e: binaries ## admit workloads by Kueue's quotas and compare its counts 
 	@BERTH_KUEUE=1 $(BIN)/pytest -v tests/kueue
 
 .PHONY: workloads
-workloads: binaries ## run workloads of other projects' documents unchanged, with their controllers (builds them once, 10 minutes): ROWS="mpijob triton"
-	@$(BIN)/python -m devcluster build jobset lws trainer kueue mpi-operator kuberay > /dev/null
+workloads: setup ## run workloads of other projects' documents unchanged, with their controllers (builds them once, 10 minutes): ROWS="mpijob triton"
 	@$(BIN)/python -m tests.workloads $(ROWS)
 
 .PHONY: page
@@ -198,6 +204,7 @@ upstream-e2e: node-binaries ## run Kubernetes' e2e tests of scheduling in the sa
 
 .PHONY: fuzz-coverage
 fuzz-coverage: setup ## the same for one parser, guided by coverage (installs atheris): TARGET=allocation MINUTES=10
+	@$(BIN)/python -m tests.fuzz --minutes 0 "$(or $(TARGET),allocation)" > /dev/null # refuses an unknown target
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .build/atheris --upgrade \
 		-r tests/fuzz/requirements-atheris.lock
 	@PYTHONPATH=.build/atheris $(BIN)/python -m tests.fuzz.coverage "$(or $(TARGET),allocation)" $(or $(MINUTES),10)
@@ -225,16 +232,16 @@ claims-audit: binaries ## give cards by name and by claim next to kube-scheduler
 		$(BIN)/pytest -q -s tests/chaos/test_claims_audit.py
 
 .PHONY: chaos
-chaos: binaries ## kill, stop, cut, delay and delete everything while pods come and go, audited: SEED=1 FAST=1 FAULTS=200 PODS=3000
+chaos: setup ## kill, stop, cut, delay and delete everything while pods come and go, audited: SEED=1 FAST=1 FAULTS=200 PODS=3000
 	@SEED=$(or $(SEED),1) FAST=$(or $(FAST),0) FAULTS=$(or $(FAULTS),200) PODS=$(or $(PODS),3000) KINDS=$(KINDS) \
 		PART=$(PART) $(BIN)/python -m tests.chaos.run
 
 .PHONY: month
-month: binaries ## live through rollouts, gangs, drains, reboots and an autoscaler, audited over time: SEED=1 EVENTS=320 PODS=1000 KINDS=
+month: setup ## live through rollouts, gangs, drains, reboots and an autoscaler, audited over time: SEED=1 EVENTS=320 PODS=1000 KINDS=
 	@SEED=$(or $(SEED),1) EVENTS=$(or $(EVENTS),320) PODS=$(or $(PODS),1000) KINDS=$(KINDS) $(BIN)/python -m tests.chaos.month
 
 .PHONY: chaos-broken
-chaos-broken: binaries ## show that the audits of chaos and of a month find what broken builds do: SEED=1 BUILDS="fence off"
+chaos-broken: setup ## show that the audits of chaos and of a month find what broken builds do: SEED=1 BUILDS="fence off"
 	@SEED=$(or $(SEED),1) BUILDS="$(BUILDS)" $(BIN)/python -m tests.chaos.broken
 
 .PHONY: upgrade-e2e
@@ -278,7 +285,7 @@ bench-extender: binaries ## race kube-scheduler with the extender, alone, and Be
 		REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.extender
 
 .PHONY: bench-wake
-bench-wake: binaries ## measure how soon what a pod waits for is used: NODES=1000 WAITING=1000 SAMPLES=100 CLASSES=200 EVENTS=50
+bench-wake: setup ## measure how soon what a pod waits for is used: NODES=1000 WAITING=1000 SAMPLES=100 CLASSES=200 EVENTS=50
 	@NODES=$(or $(NODES),1000) WAITING=$(or $(WAITING),1000) SAMPLES=$(or $(SAMPLES),100) \
 		CLASSES=$(or $(CLASSES),200) EVENTS=$(or $(EVENTS),50) $(BIN)/python -m tests.bench.wake
 
@@ -374,8 +381,12 @@ krew-e2e: binaries krew ## install that archive with the real krew (builds it on
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Files of a release have the commit's time, so that the same commit gives the same bytes.
 release-parts release-files: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+.PHONY: release-version
+release-version: setup
+	@$(BIN)/python -m release check "$(VERSION)"
+
 .PHONY: release-parts
-release-parts: images krew ## write what of a release depends on this platform, in .build/release-parts: VERSION=0.1.0
+release-parts: release-version images krew ## write what of a release depends on this platform, in .build/release-parts: VERSION=0.1.0
 	@$(BIN)/python -m release parts "$(VERSION)"
 
 .PHONY: release-files

@@ -1,7 +1,7 @@
-"""Write a release: `python -m release parts|files VERSION`, as `make release` runs it.
+"""Write a release: `python -m release check|parts|files VERSION`, as `make release` runs it.
 
-`parts` writes what depends on the platform, once on each platform. `files` writes the release from the parts of all
-platforms.
+`check` only compares the version with pyproject.toml, before anything is built. `parts` writes what depends on the
+platform, once on each platform. `files` writes the release from the parts of all platforms.
 """
 
 import argparse
@@ -26,7 +26,7 @@ ADDRESS: Final = "https://berth.dev/releases"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m release", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("command", choices=["parts", "files"])
+    parser.add_argument("command", choices=["check", "parts", "files"])
     parser.add_argument("version", help="that of pyproject.toml: 0.1.0")
     parser.add_argument("--images", type=Path, default=Path(".build/images"), help="what `make images` wrote")
     parser.add_argument("--krew", type=Path, default=Path(".build/krew"), help="what `make krew` wrote")
@@ -38,8 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     if options.version != version:
-        sys.stderr.write(f"release: VERSION is {options.version!r}, and pyproject.toml has {version}\n")
+        sys.stderr.write(
+            f"release: VERSION is {options.version!r}, and pyproject.toml has {version}; leave VERSION out, or change"
+            " the version in pyproject.toml and commit it\n"
+        )
         return 1
+    if options.command == "check":
+        return 0
     folder = options.parts if options.command == "parts" else options.target
     if folder.exists():
         if folder.resolve().parent != (ROOT / ".build").resolve():

@@ -12,6 +12,7 @@ Other processes read the supervisor's state through `state`.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn, TextIO
@@ -34,6 +35,9 @@ from devcluster.errors import DevclusterError
 from devcluster.processes import cgroups, children, state
 
 LOG_LINES: Final = 15
+NO_SPACE: Final = os.strerror(errno.ENOSPC).lower()
+SPACE: Final = "1 GB"
+"""What etcd's data and the logs of a small cluster take."""
 DATA: Final = "etcd"
 """The folder with etcd's data."""
 START_SECONDS: Final = 60.0
@@ -183,6 +187,8 @@ class Supervisor:
         while not ready():
             exit_code = self._children[name].poll()
             if exit_code is not None:
+                if _is_disk_full(self._children):
+                    raise _disk_full()
                 raise DevclusterError(f"{name} ended with code {exit_code}; its last lines:\n{_tail(name)}")
             if time.monotonic() > end:
                 raise DevclusterError(f"{name} is not ready after {START_SECONDS:g} s:\n{_tail(name)}")
@@ -236,6 +242,11 @@ def _serve(folder: Path) -> None:
     except OwnerGone:
         pass
     except DevclusterError:
+        raise
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _disk_full() from error
+        _reply({"error": traceback.format_exc()})
         raise
     except Exception:
         # The folder with the log may be removed in a moment, so send the whole traceback to the owner.
@@ -301,6 +312,18 @@ def _answers_ready(server: str, token: str) -> bool:
     except OSError:
         # Not listening yet, or its certificate is not written yet.
         return False
+
+
+def _is_disk_full(names: Iterable[str]) -> bool:
+    """Return whether a log says so; etcd may listen before it ends, and then the API server fails for lack of etcd."""
+    return any(NO_SPACE in _log(name).read_text(errors="replace") for name in names)
+
+
+def _disk_full() -> DevclusterError:
+    return DevclusterError(
+        f"the disk of {Path.cwd()} is full: free {SPACE} there, or name a folder on another disk by TMPDIR, and by"
+        " XDG_STATE_HOME for `devcluster up`"
+    )
 
 
 def _log(name: str) -> Path:

@@ -2,8 +2,9 @@
 
 import json
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -30,4 +31,20 @@ def result(figures: Mapping[str, Any]) -> None:
 
 def number(name: str, default: int) -> int:
     """Return a number from the environment, where `make` puts the variables of its command line."""
-    return int(os.environ.get(name, default))
+    text = os.environ.get(name, str(default))
+    if not re.fullmatch("[0-9]+", text):
+        sys.exit(f"{name}: must be a whole number, not {text!r}")
+    return int(text)
+
+
+def chosen(variable: str, known: Iterable[str]) -> list[str]:
+    """Return the names in a variable of the environment, or all known names if there are none.
+
+    Commas separate the names. Spaces do, too, unless known names have spaces.
+    """
+    allowed = list(known)
+    separator = "," if any(" " in name for name in allowed) else "[, ]"
+    names = [name.strip() for name in re.split(separator, os.environ.get(variable, "")) if name.strip()]
+    if unknown := [name for name in names if name not in allowed]:
+        sys.exit(f"{variable}: unknown {', '.join(unknown)}; allowed are {', '.join(allowed)}")
+    return names or allowed

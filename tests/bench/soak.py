@@ -48,8 +48,9 @@ def main() -> int:
     """Run, and return 1 if a slope is too steep, a pod was not bound, or the run was too short for a verdict."""
     minutes, nodes, pods = figures.number("MINUTES", 30), figures.number("NODES", 2000), figures.number("PODS", 15000)
     warm_up, chart = figures.number("WARM_UP", pods), Path(os.environ.get("CHART", ".build/soak.png"))
+    turnover = figures.number("TURNOVER", 2)
     with track.opened(nodes) as opened:
-        soak = Soak(opened, seconds=60.0 * minutes, pods=pods, turnover=figures.number("TURNOVER", 2))
+        soak = Soak(opened, seconds=60.0 * minutes, pods=pods, turnover=turnover)
         soak.run()
     chart.parent.mkdir(parents=True, exist_ok=True)
     soak_chart.draw(soak.samples, chart, warm_up)

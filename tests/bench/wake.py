@@ -11,7 +11,7 @@ spaces.
 """
 
 import asyncio
-import os
+from collections.abc import Sequence
 from typing import Any, Final
 
 from devcluster import Arena, waiting
@@ -28,23 +28,23 @@ POLL: Final = 0.01
 def main() -> None:
     """Run the benchmark."""
     nodes, waiters = figures.number("NODES", 1000), figures.number("WAITING", 1000)
-    samples = figures.number("SAMPLES", 100)
+    samples, kinds = figures.number("SAMPLES", 100), figures.chosen("KINDS", wake_events.SCENES)
+    classes, count = figures.number("CLASSES", 200), figures.number("EVENTS", 50)
     with track.opened(nodes) as opened:
         ours = contestants.ours(opened.arena, opened.folder, timing={})
         measured = measure(opened, ours, waiters=waiters, samples=samples) if samples else {}
-        events = compare(opened, ours, classes=figures.number("CLASSES", 200), count=figures.number("EVENTS", 50))
+        events = compare(opened, ours, kinds, classes=classes, count=count)
     sizes = {"samples": samples, "nodes": nodes, "waiting": waiters}
     figures.result({"bench": "wake", **measured, **sizes, "events": events})
 
 
-def compare(track: Track, ours: Contestant, *, classes: int, count: int) -> dict[str, Any]:
+def compare(track: Track, ours: Contestant, kinds: Sequence[str], *, classes: int, count: int) -> dict[str, Any]:
     """Return the quantiles of both schedulers for each kind of event."""
     if not count:
         return {}
     asyncio.run(track.clear())
     both = [contestants.kube_scheduler(track.arena, track.folder), ours]
     track.settle(ours)
-    kinds = os.environ.get("KINDS", "").split() or list(wake_events.SCENES)
     return wake_events.measure(track, both, kinds, classes=classes, count=count)
 
 

@@ -167,7 +167,7 @@ def is_caught(name: str, outcome: Outcome) -> bool:
 
 def main() -> None:
     """Run all broken builds, or those that BUILDS names."""
-    chosen = list(filter(None, os.environ.get("BUILDS", "").split(","))) or [*EDITS, WITHHELD]
+    chosen = output.chosen("BUILDS", [*EDITS, WITHHELD])
     outcomes = {name: attempt(name, seed=output.number("SEED", 1)) for name in chosen}
     for name, outcome in outcomes.items():
         output.say(f"{name}: {dict(Counter(str(finding.kind) for finding in outcome.findings))}")

@@ -8,7 +8,6 @@ something, or if a pod was not bound in the end.
 
 import asyncio
 import contextlib
-import os
 import random
 import sys
 import tempfile
@@ -67,7 +66,7 @@ class Running(NamedTuple):
 
 def main() -> None:
     """Run a storm."""
-    pods, seed = int(os.environ.get("PODS", "2000")), int(os.environ.get("SEED", "1"))
+    pods, seed = figures.number("PODS", 2000), figures.number("SEED", 1)
     figures.say_load()
     with tempfile.TemporaryDirectory(prefix="berth-storm-") as name:
         file = Path(name) / "history.jsonl"

@@ -8,7 +8,6 @@ history and the logs stay in `.build/chaos/month-<seed>`.
 """
 
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -114,7 +113,7 @@ def main() -> None:
         again = [*auditor.audit(history.read(folder / HISTORY), Limits(**limits(folder))), *audit(folder).findings]
         sys.stdout.writelines(f"{finding}\n" for finding in again)
         sys.exit(bool(again))
-    seed, kinds = output.number("SEED", 1), list(filter(None, os.environ.get("KINDS", "").split(",")))
+    seed, kinds = output.number("SEED", 1), output.chosen("KINDS", (kind for kind in faults.LIFE if kind != REST))
     chosen = plan(seed=seed, events=output.number("EVENTS", 320), pods=output.number("PODS", 1000), kinds=kinds)
     output.say_load()
     began = time.monotonic()

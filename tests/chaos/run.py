@@ -8,6 +8,7 @@ last line is `{"faults": {kind: n}, "pods", "binds", "conflicts", "lost", "heal_
 """
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -184,13 +185,19 @@ def folder_of(name: str) -> Path:
     return folder
 
 
+def _part(text: str) -> tuple[int, int]:
+    match = re.fullmatch("([1-9])/([1-9])", text)
+    if match is None or match[1] > match[2]:
+        sys.exit(f"PART: must be one part of several, such as 1/2, not {text!r}")
+    return int(match[1]), int(match[2])
+
+
 def main() -> None:
     """Run the faults of a seed."""
     seed, fast = output.number("SEED", 1), bool(output.number("FAST", 0))
-    kinds = list(filter(None, os.environ.get("KINDS", "").split(","))) or list(faults.WEIGHTS)
-    weights = {kind: faults.WEIGHTS[kind] for kind in kinds}
+    weights = {kind: faults.WEIGHTS[kind] for kind in output.chosen("KINDS", faults.WEIGHTS)}
     strikes = schedule(seed=seed, count=output.number("FAULTS", 200), weights=weights)
-    part, parts = map(int, (os.environ.get("PART") or "1/1").split("/"))
+    part, parts = _part(os.environ.get("PART") or "1/1")
     first, last = (len(strikes) * number // parts for number in (part - 1, part))
     plan = Plan(seed=seed, strikes=strikes[first:last], pods=output.number("PODS", 3000) // parts, fast=fast)
     output.say_load()

@@ -81,7 +81,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    parser.add_argument("targets", nargs="*", metavar="target", help=f"{', '.join(TARGETS)}; all by default")
+    parser.add_argument(
+        "targets", nargs="*", choices=TARGETS, metavar="target", help=f"{', '.join(TARGETS)}; all by default"
+    )
     given_options = parser.parse_args()
     # What parsers log is of no interest, and standard output is for findings.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

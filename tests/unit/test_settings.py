@@ -45,7 +45,7 @@ def test_resources_that_no_pod_can_request_are_refused(flag: str, names: str) ->
     reads = [WebhookSettings, Settings] if flag == "--routed-resources" else [WebhookSettings]
     for read in reads:
         if " " in names or names == "gpu":
-            with pytest.raises(ValidationError, match="String should match pattern"):
+            with pytest.raises(ValidationError, match="must be names of resources with a domain, separated by commas"):
                 read(_cli_parse_args=[f"{flag}={names}"])
         else:
             assert names in read(_cli_parse_args=[f"{flag}={names}"]).model_dump().values()
@@ -69,7 +69,7 @@ ELSEWHERE = "--extender-address=0.0.0.0"
         ([PORT, "--extender-clients=a"], "--extender-clients requires --extender-client-ca"),
         ([PORT, "--extender-service=a/b"], '--pod-ip "": --extender-service requires the address'),
         ([PORT, "--extender-service=a/b", "--pod-ip=x"], '--pod-ip "x": --extender-service requires the address'),
-        ([PORT, "--extender-service=b"], "String should match pattern"),
+        ([PORT, "--extender-service=b"], "must be namespace/name of a Service, or empty"),
         ([PORT, "--extender-nodes=0"], "greater than or equal to 1"),
         ([PORT, "--extender-timeout=0"], "greater than 0"),
         ([PORT, "--extender-score=x"], "'policy' or 'free-cards'"),
@@ -113,7 +113,7 @@ def test_other_replicas_reach_the_visibility_api_at_the_pods_address(ip: str, ho
         (["--prometheus-url=http://p?a=b"], "without user and query"),
         (["--prometheus-url=http://p", "--prometheus-token-file=t"], "http://p would expose the token; use https"),
         (["--prometheus-ca=/nowhere"], "/nowhere: no certificates: No such file"),
-        (["--prometheus-namespaces=a,B"], "String should match pattern"),
+        (["--prometheus-namespaces=a,B"], "must be names of namespaces, separated by commas"),
         (["--metrics-interval=40"], "--metrics-stale-after 60: must be at least twice --metrics-interval 40"),
     ],
 )

@@ -4,20 +4,26 @@ The last line is JSON: `workloads` were tried, on a cluster with so many `contro
 as meant, and `changed_lines` of their files were there for Berth.
 """
 
+import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from devcluster.building import programs
 from tests.workloads import trial
 from tests.workloads.rows import WORKLOADS
 
 
-def main(chosen: list[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chosen workloads, or all; return 1 for a fault, or a line for Berth."""
+    parser = argparse.ArgumentParser(prog="python -m tests.workloads", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("workloads", nargs="*", choices=WORKLOADS, metavar="workload", help="all by default")
+    names = parser.parse_args(arguments).workloads or list(WORKLOADS)
     controllers = trial.real_controllers()
+    programs.ensure([*programs.CLUSTER, *(controller.program for controller in controllers)])
     as_meant = 0
-    names = chosen or list(WORKLOADS)
     with (
         tempfile.TemporaryDirectory(prefix="berth-workloads-") as folder,
         trial.opened(Path(folder) / "cluster", controllers) as site,
@@ -33,4 +39,4 @@ def main(chosen: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

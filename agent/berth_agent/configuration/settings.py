@@ -19,6 +19,7 @@ from berth_agent.health import checks
 from berth_agent.health.checks import Checks
 from berth_api import names
 from berth_base import start
+from berth_base.allowed import Allowed
 from berth_base.logs import Form, Level
 
 FPGA_IDS: Final = ("10ee", "1172", "8086:09c4", "8086:0b2b", "8086:0b30", "8086:bcce", "8086:af00")
@@ -43,7 +44,11 @@ class _NvidiasVariables(PydanticBaseSettingsSource):
         return {name: value for name, value in values.items() if value is not None}
 
 
-Hexadecimal = Annotated[str, StringConstraints(to_lower=True, pattern=r"^[0-9a-fA-F]{4}(:[0-9a-fA-F]{4})?$")]
+Hexadecimal = Annotated[
+    str,
+    StringConstraints(to_lower=True, pattern=r"^[0-9a-fA-F]{4}(:[0-9a-fA-F]{4})?$"),
+    Allowed("four hexadecimal digits, or twice four with a colon, such as 10ee or 8086:0b30"),
+]
 """A PCI vendor, or a vendor's device: `10ee`, `8086:0b30`."""
 
 

@@ -15,6 +15,7 @@ allocates only from its own pools (docs/decisions/0046-claims-are-not-routed.md)
 
 import re
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from berth_api import names, request, words
@@ -32,6 +33,8 @@ too, or none."""
 HOLDS_CLAIMS: Final = f"The label {names.ROUTING} routes no pod with spec.resourceClaims"
 RESOURCES: Final = re.compile(r"(kubernetes\.io|koordinator\.sh)/(gpu([.-].*)?|rdma|fpga)")
 """Names of resources that only Berth allocates."""
+UNTRIED: Final = 60.0
+"""Seconds after which no scheduler of a pod's name seems to run, if none has tried the pod."""
 _OF_NVIDIA: Final = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.+)")
 """Names of resources that NVIDIA's device plugin offers, and that Berth serves as well."""
 
@@ -116,6 +119,24 @@ def why_not_ours(pod: Object, schedulers: Collection[str]) -> str:
         return f"{message}: it has {has}; write {written}, {unchanged}"
     label = f", or give its namespace the label {names.ROUTING}: words" if is_unset else ""
     return f"{message}: it has {has}; write {written}{label}"
+
+
+def is_untried(pod: Object, now: datetime) -> bool:
+    """Return whether no scheduler has tried a pod although it has existed for a while."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    if pod["spec"].get("nodeName") or any(condition["type"] == "PodScheduled" for condition in conditions):
+        return False
+    created = datetime.fromisoformat(str(pod["metadata"].get("creationTimestamp") or "") or now.isoformat())
+    return (now - created).total_seconds() >= UNTRIED
+
+
+def why_untried(pod: Object, now: datetime) -> str:
+    """Return the message about a pod of another scheduler that seems not to run; empty if it may run."""
+    name = str(pod["spec"].get("schedulerName") or DEFAULT)
+    if pod["spec"].get("schedulingGates") or not is_untried(pod, now):
+        return ""
+    profile = "" if name == DEFAULT else ", or give a profile of Berth this name"
+    return f"no scheduler has tried it for a minute, so no scheduler {name} seems to run: start it{profile}"
 
 
 def for_us(pod: Object) -> list[str]:

@@ -18,6 +18,18 @@ LT: Final = "Lt"
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _INT64: Final = 2**63
+_WORD: Final = r"[\w./-]++"
+_TERM: Final = re.compile(
+    # Spaces and words are matched at once or not at all, so that a selector takes linear time.
+    rf"\s*+(?:(?P<key>{_WORD})\s*+(?P<operator>==?|!=|[<>])\s*+(?P<value>(?:{_WORD})?)"
+    rf"|(?P<member>{_WORD})\s++(?P<set>in|notin)\s*+\((?P<values>[^()]*+)\)"
+    rf"|(?P<absent>!?)\s*+(?P<present>{_WORD}))\s*+(?:,(?!\s*$)|$)"
+)
+_NAME: Final = "[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_KEY: Final = re.compile(rf"(?=.{{1,317}}$)(?:[a-z0-9]+(?:[.-]+[a-z0-9]+)*/)?{_NAME}")
+_VALUE: Final = re.compile(rf"(?:{_NAME})?")
+FORMS: Final = "a=b, a!=b, a in (b, c), a notin (b, c), a, !a, a>1 and a<1, joined by commas"
+"""What `parse` reads."""
 
 Labels = tuple[tuple[str, str], ...]
 """Labels as a value: sorted by key."""
@@ -128,6 +140,44 @@ def read(raw: object) -> LabelSelector:
     if not isinstance(listed, list):
         raise SelectorError("matchExpressions: not a list")
     return LabelSelector(requirements=canonical((*exact, *map(_requirement, listed))))
+
+
+def parse(text: str) -> LabelSelector:
+    """Parse a label selector as kubectl writes it, by the API server's rules; see FORMS.
+
+    Raises:
+        SelectorError: the API server would refuse it.
+    """
+    requirements = []
+    position = 0
+    while position < len(text):
+        match = _TERM.match(text, position)
+        if match is None:
+            raise SelectorError(f'cannot read "{text[position : position + 80]}"; allowed are {FORMS}')
+        requirements.append(_checked(_parsed(match)))
+        position = match.end()
+    return LabelSelector(requirements=tuple(requirements))
+
+
+def _parsed(match: re.Match[str]) -> Requirement:
+    if match["key"]:
+        operator = {"!=": NOT_IN, ">": GT, "<": LT}.get(match["operator"], IN)
+        return Requirement(key=match["key"], operator=operator, values=(match["value"],))
+    if match["member"]:
+        values = tuple(value.strip() for value in match["values"].split(","))
+        return Requirement(key=match["member"], operator=IN if match["set"] == "in" else NOT_IN, values=values)
+    return Requirement(key=match["present"], operator=DOES_NOT_EXIST if match["absent"] else EXISTS)
+
+
+def _checked(requirement: Requirement) -> Requirement:
+    if not _KEY.fullmatch(requirement.key):
+        raise SelectorError(f'"{requirement.key[:80]}" is not the key of a label, such as topology.kubernetes.io/zone')
+    if requirement.operator in (GT, LT) and integer(requirement.values[0]) is None:
+        raise SelectorError(f'"{requirement.values[0][:80]}": after > and < there must be an integer')
+    for value in requirement.values:
+        if not _VALUE.fullmatch(value):
+            raise SelectorError(f'"{value[:80]}" is not the value of a label: at most 63 letters, digits, ., _ and -')
+    return requirement
 
 
 def canonical(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:

@@ -234,7 +234,7 @@ def explained(
         whole = session.object(PODS, session.namespace, name)
         session.notes.append(WITHOUT + ("is not served" if error.is_missing else f"was not readable: {error}"))
         views.note_age(session, "its condition is from then")
-        return explanations.of_pod(whole, schedulers), explanations.events(
+        return explanations.of_pod(whole, schedulers, session.now()), explanations.events(
             list(_events(session, whole["metadata"]["uid"]))
         )
     return answer, ()

@@ -13,6 +13,8 @@ ROLE: Final = "berth-agent-dra"
 TAINT: Final = f"{names.DRA_DRIVER}/unhealthy"
 FIRST_WITH_CDI: Final = {"containerd": (1, 7), "cri-o": (1, 23)}
 """Container runtime -> its first version that reads CDI devices from kubelet."""
+FIRST_MINOR: Final = 34
+"""Of the API servers and kubelets of Kubernetes 1 with resource.k8s.io/v1, which operator and agents use."""
 _RUNTIME: Final = re.compile(r"^([a-z-]+)://v?(\d+)\.(\d+)")
 _UNRESOLVED: Final = re.compile(rf"unresolvable CDI devices.*\bk8s\.{re.escape(names.DRA_DRIVER)}/claim=")
 
@@ -20,15 +22,22 @@ _UNRESOLVED: Final = re.compile(rf"unresolvable CDI devices.*\bk8s\.{re.escape(n
 def no_claim_driver(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each node whose cards are given by claim and whose agent is no driver."""
     devices = facts.by_name("devices")
+    minor = facts.minor or FIRST_MINOR
+    is_old = minor < FIRST_MINOR
     for node in facts.all_of("nodes"):
         name = name_of(node)
-        if _label(node) and name in devices and not condition(devices[name], names.CLAIMS_SERVED):
+        if cards_label(node) and name in devices and not condition(devices[name], names.CLAIMS_SERVED):
             yield Finding(
                 check="NoClaimDriver",
                 object=f"node/{name}",
-                message=f"it has the label {names.CARDS_KEY}={_label(node)}, but its agent is no driver of "
-                "ResourceClaims, so its cards are given by name",
-                fix="helm upgrade berth charts/berth --reset-then-reuse-values --set dra.enabled=true   "
+                message=f"it has the label {names.CARDS_KEY}={cards_label(node)}, but its agent is no driver of "
+                "ResourceClaims, so its cards are given by name"
+                + f". Kubernetes 1.{minor} is too old for such a driver"
+                * is_old,
+                fix=f"kubectl label node {name} {names.CARDS_KEY}-   # claims need API server and kubelet "
+                f"1.{FIRST_MINOR}, and dra.enabled=true"
+                if is_old
+                else "helm upgrade berth charts/berth --reset-then-reuse-values --set dra.enabled=true   "
                 "# or remove the label",
             )
 
@@ -44,7 +53,7 @@ def stale_slices(facts: Facts) -> Iterator[Finding]:
     for device in facts.all_of("devices"):
         name = name_of(device)
         if name in nodes and condition(device, names.CLAIMS_SERVED).get("status") == "True":
-            differences = list(_differences(device, listed.get(name, {}), _label(nodes[name])))
+            differences = list(_differences(device, listed.get(name, {}), cards_label(nodes[name])))
             if differences:
                 more = f", and {len(differences) - 1} more" if len(differences) > 1 else ""
                 yield Finding(
@@ -95,7 +104,7 @@ def cdi_not_read(facts: Facts) -> Iterator[Finding]:
         version = str((node["status"].get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
         runtime = _RUNTIME.match(version)
         first = FIRST_WITH_CDI.get(runtime[1]) if runtime else None
-        if _label(node) and runtime and first and (int(runtime[2]), int(runtime[3])) < first:
+        if cards_label(node) and runtime and first and (int(runtime[2]), int(runtime[3])) < first:
             yield Finding(
                 check="CdiNotRead",
                 object=f"node/{name_of(node)}",
@@ -118,7 +127,7 @@ def cdi_not_read(facts: Facts) -> Iterator[Finding]:
                 break
 
 
-def _label(node: Object) -> str:
+def cards_label(node: Object) -> str:
     """Return how the label has the node's cards given, other than by name; empty if by name."""
     label = str((node["metadata"].get("labels") or {}).get(names.CARDS_KEY) or "")
     return label if label in {names.CARDS_BY_CLAIMS, names.CARDS_BY_SHARES, names.CARDS_BY_CLAIMS_AND_NAME} else ""

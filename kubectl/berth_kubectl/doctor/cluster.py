@@ -7,6 +7,7 @@ from berth_api import names
 from berth_api.request.isolation import MPS
 from berth_api.resources import quantity
 from berth_api.resources.quantity import QuantityError
+from berth_kubectl.doctor.claim_driver import cards_label
 from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
 from berth_kubectl.reading.objects import Object, condition, key_of, name_of
 
@@ -246,7 +247,9 @@ def missing_capacity(facts: Facts) -> Iterator[Finding]:
         uses = (device.get("status") or {}).get("devices") or ()
         barred = {use["minor"] for use in uses if use["type"] == names.GPU and use.get("barred")}
         gpus = [card for card in gpus if card["minor"] not in barred]
-        if problem := _capacity_problem(gpus, node.get("status") or {}):
+        # The plug-in withholds from kubelet what claims may hold.
+        by_claim = bool(cards_label(node) and condition(device, names.CLAIMS_SERVED))
+        if problem := _capacity_problem(gpus, node.get("status") or {}, by_claim=by_claim):
             yield Finding(
                 check="MissingCapacity",
                 object=f"node/{name_of(device)}",
@@ -288,13 +291,13 @@ def uncounted_gpus(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _capacity_problem(gpus: list[Object], status: Object) -> str:
+def _capacity_problem(gpus: list[Object], status: Object, *, by_claim: bool) -> str:
     capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
     whole = [card for card in gpus if card.get("health") and not (card.get("mig") or {}).get("enabled")]
     ours = names.PREFIX + names.GPU
     if _amount(allocatable, ours) < FULL * len(whole):
         return f"allocatable has {ours}: {allocatable.get(ours, 0)}, and the Device has {len(whole)} healthy GPUs"
-    if all(card.get("health") for card in gpus):
+    if all(card.get("health") for card in gpus) and not by_claim:
         for name in capacity:
             if name.startswith(OF_PLUGINS) and _amount(allocatable, name) < _amount(capacity, name):
                 return (

@@ -45,6 +45,12 @@ class Facts:
     """The API server's `/version`; empty if it could not be read."""
     installation: Installation = Installation()
 
+    @property
+    def minor(self) -> int | None:
+        """The API server's minor version of Kubernetes 1; None if it is not known."""
+        major, minor = (str(self.server_version.get(key) or "").rstrip("+") for key in ("major", "minor"))
+        return int(minor) if major == "1" and minor.isdecimal() else None
+
     def all_of(self, name: str) -> Sequence[Object]:
         """Return the objects of a list."""
         return self.lists.get(name, ())

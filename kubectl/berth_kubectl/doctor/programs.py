@@ -235,9 +235,8 @@ def version_skew(facts: Facts) -> Iterator[Finding]:
         message = f"the operator has the version {operator}, this program {facts.version}"
         fix = f"kubectl krew upgrade berth   # or upgrade the Deployment {OPERATOR}"
         yield Finding(check="VersionSkew", object=f"deployment/{OPERATOR}", message=message, fix=fix)
-    major, minor = (str(facts.server_version.get(key) or "").rstrip("+") for key in ("major", "minor"))
-    if major == "1" and minor.isdecimal() and int(minor) < OLDEST_MINOR:
-        message = f"Kubernetes {major}.{minor} is too old: Berth needs 1.{OLDEST_MINOR}, for the policies of the fence"
+    if facts.minor is not None and facts.minor < OLDEST_MINOR:
+        message = f"Kubernetes 1.{facts.minor} is too old: Berth needs 1.{OLDEST_MINOR}, for the policies of the fence"
         yield Finding(check="VersionSkew", object="apiserver", message=message, fix="kubectl version")
 
 

@@ -7,10 +7,8 @@ from typing import Final
 from berth_api import names
 from berth_api.admission import routing
 from berth_kubectl.doctor.facts import Facts, Finding
-from berth_kubectl.reading.objects import Object, condition, key_of, time_of
+from berth_kubectl.reading.objects import Object, condition, key_of
 
-UNTRIED: Final = 60.0
-"""Seconds after which a pod that no scheduler has tried is a finding."""
 MAX_SCHEDULERS: Final = 16
 """Scheduler names that are asked for."""
 
@@ -20,7 +18,9 @@ def other_scheduler(facts: Facts) -> Iterator[Finding]:
     for pod in facts.all_of("waiting"):
         name = scheduler_of(pod)
         is_tried = bool(condition(pod, "PodScheduled"))
-        if (name == routing.DEFAULT and is_tried) or (name in routing.OF_SYSTEMS and is_left(pod, facts.now)):
+        if (name == routing.DEFAULT and is_tried) or (
+            name in routing.OF_SYSTEMS and routing.is_untried(pod, facts.now)
+        ):
             if not routing.for_us(pod):
                 continue
             namespace, pod_name = key_of(pod)
@@ -58,15 +58,9 @@ def left(pods: Sequence[Object], now: datetime) -> dict[str, list[Object]]:
     """Return the pods that no scheduler has tried, by scheduler name; at most `MAX_SCHEDULERS` names."""
     by_name: dict[str, list[Object]] = {}
     for pod in pods:
-        if is_left(pod, now) and not pod["spec"].get("schedulingGates"):
+        if routing.is_untried(pod, now) and not pod["spec"].get("schedulingGates"):
             by_name.setdefault(scheduler_of(pod), []).append(pod)
     return dict(list(by_name.items())[:MAX_SCHEDULERS])
-
-
-def is_left(pod: Object, now: datetime) -> bool:
-    """Return whether no scheduler has tried a pod although it has existed for a while."""
-    created = time_of(str(pod["metadata"].get("creationTimestamp") or "")) or now
-    return not condition(pod, "PodScheduled") and (now - created).total_seconds() >= UNTRIED
 
 
 def scheduler_of(pod: Object) -> str:

@@ -1,6 +1,7 @@
 """What the API server itself shows of why a pod waits: its condition and its Events."""
 
 from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from berth_api import allocation, names
@@ -14,7 +15,7 @@ from berth_kubectl.reading.queue import by_priority_and_age, group_of
 ENDED: Final = ("Succeeded", "Failed")
 
 
-def of_pod(pod: Object, schedulers: Collection[str]) -> PodExplanation:
+def of_pod(pod: Object, schedulers: Collection[str], now: datetime) -> PodExplanation:
     """Return an explanation without reasons per node."""
     metadata = pod["metadata"]
     scheduled = condition(pod, "PodScheduled")
@@ -22,7 +23,8 @@ def of_pod(pod: Object, schedulers: Collection[str]) -> PodExplanation:
     message = str(scheduled.get("message") or "")
     spec = pod["spec"]
     if state == "NotManaged":
-        message = "; ".join(filter(None, (routing.why_not_ours(pod, schedulers), message)))
+        untried = routing.why_untried(pod, now)
+        message = "; ".join(filter(None, (routing.why_not_ours(pod, schedulers), untried, message)))
     elif state == "Bound":
         message = f"bound to {spec['nodeName']}"
         try:

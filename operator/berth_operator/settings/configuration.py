@@ -22,6 +22,7 @@ from berth_api.request.model import NO_ALIASES, ModelAliases
 from berth_api.resources import quantity
 from berth_api.resources.quantity import QuantityError
 from berth_base import documents
+from berth_base.allowed import Allowed
 from berth_base.documents import DocumentError
 from berth_operator.core import filters, scores
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, CLAIM_STRATEGIES, NODE_STRATEGIES, Policy
@@ -43,6 +44,7 @@ ALL: Final = "*"
 SCHEDULER_NAME: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 """What Kubernetes accepts as the reporting controller of an Event."""
 
+_NAME: Final = "up to 63 letters, digits, dots, dashes and underscores; it begins and ends with a letter or digit"
 _LABEL: Final = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 _RESOURCE: Final = "[a-z0-9.-]+/[A-Za-z0-9._-]+"
 _SUBDOMAIN: Final = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
@@ -158,22 +160,42 @@ Preference = Annotated[
     Literal["Headroom", "Draw"],
     BeforeValidator(lambda name: _among("power preference", name, get_args(PowerPreference))),
 ]
-Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"), Allowed(_NAME)]
 ModelGlobs = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(min_length=1, max_length=64)]
-Namespace = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+Namespace = Annotated[
+    str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"), Allowed("the name of a namespace, such as team-a")
+]
 LimitedResource = Annotated[
     str,
     AfterValidator(lambda name: _among("resource with a limit", name, LIMITED)),
     Field(json_schema_extra={"enum": list(LIMITED)}),
 ]
 Amount = Annotated[int, BeforeValidator(_amount, json_schema_input_type=str | int)]
-Label = Annotated[str, Field(pattern=_LABEL, max_length=317)]
-DriverName = Annotated[str, Field(pattern=f"^({_SUBDOMAIN}|\\*)$", max_length=63)]
-PoolName = Annotated[str, Field(pattern=f"^{_SUBDOMAIN}(/{_SUBDOMAIN})+$", max_length=317)]
-SchedulerName = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}$")]
-SchedulerNames = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$")]
+Label = Annotated[
+    str, Field(pattern=_LABEL, max_length=317), Allowed("the key of a label, such as topology.kubernetes.io/zone")
+]
+DriverName = Annotated[
+    str,
+    Field(pattern=f"^({_SUBDOMAIN}|\\*)$", max_length=63),
+    Allowed("the name of a driver, such as gpu.nvidia.com, or * for all"),
+]
+PoolName = Annotated[
+    str,
+    Field(pattern=f"^{_SUBDOMAIN}(/{_SUBDOMAIN})+$", max_length=317),
+    Allowed("a driver and the name of its pool, such as gpu.nvidia.com/node-1"),
+]
+SchedulerName = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}$"), Allowed(_NAME)]
+SchedulerNames = Annotated[
+    str,
+    Field(pattern=f"^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$"),
+    Allowed("names of schedulers, separated by commas without spaces, such as berth,berth-spread"),
+]
 """Scheduler names, joined by commas."""
-ResourceNames = Annotated[str, Field(pattern=f"^({_RESOURCE}(,{_RESOURCE})*)?$")]
+ResourceNames = Annotated[
+    str,
+    Field(pattern=f"^({_RESOURCE}(,{_RESOURCE})*)?$"),
+    Allowed("names of resources with a domain, separated by commas without spaces, such as nvidia.com/a100"),
+]
 """Names of extended resources, joined by commas."""
 
 

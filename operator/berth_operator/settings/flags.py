@@ -18,6 +18,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from berth_api import names, words
 from berth_api.admission.routing import DEFAULT
 from berth_api.request.kinds import checked_gpu_vendors, checked_nics
+from berth_api.values import selectors
+from berth_base.allowed import Allowed
 from berth_base.logs import Form, Level
 from berth_client import trust
 from berth_operator.core.decision.policy import Policy
@@ -48,6 +50,12 @@ def _check_prometheus(url: str) -> str:
     if url and (not valid or parts.username or parts.query or parts.fragment):
         raise ValueError("must be http://host:port/path or https://host:port/path, without user and query, or empty")
     return url
+
+
+def _check_selector(text: str) -> str:
+    """Check the label selector; the API server would refuse each list of Nodes with it."""
+    selectors.parse(text)
+    return text
 
 
 def _check_authority(file: Path | None) -> Path | None:
@@ -102,13 +110,13 @@ class Settings(BaseSettings):
     """Whether to schedule a pod only if each of its containers will see only its own devices (docs/containers.md). Not
     allowed with `config`: its profiles set this."""
 
-    node_selector: str = ""
+    node_selector: Annotated[str, AfterValidator(_check_selector)] = ""
     """Label selector of the nodes to use; empty for all."""
 
     namespace: str = "berth-system"
     """Namespace of the LeaderLease."""
 
-    pod: Annotated[str, Field(pattern=r"^([^/]+/[^/]+/[^/]+)?$")] = ""
+    pod: Annotated[str, Field(pattern=r"^([^/]+/[^/]+/[^/]+)?$"), Allowed("namespace/name/UID, or empty")] = ""
     """The operator's own pod (namespace/name/UID), for Events about the process itself. Empty: no such Events."""
 
     lease: str = "berth-operator"
@@ -142,7 +150,12 @@ class Settings(BaseSettings):
     """Seconds after a Node is created for which its devices are awaited. Pods that may fit there are not
     `Unschedulable` meanwhile, so that autoscalers add no other node for them (docs/autoscalers.md). 0: never."""
 
-    genius_priorities: Annotated[str, Field(pattern=f"^({FORM}(,{FORM})*)?$"), AfterValidator(_check_priorities)] = ""
+    genius_priorities: Annotated[
+        str,
+        Field(pattern=f"^({FORM}(,{FORM})*)?$"),
+        Allowed("NAMESPACE=NUMBER, separated by commas without spaces, such as team-a=10,*=5"),
+        AfterValidator(_check_priorities),
+    ] = ""
     """The highest `genius/priority` that the pods of each namespace may have, such as `team-a=10,*=5`; `*` stands for
     all others. A namespace that is not listed has 0. Values below 0 are always allowed."""
 
@@ -166,7 +179,11 @@ class Settings(BaseSettings):
     """Whether to keep other pods off a card that a pod uses without holding it, as agents report it. With this, any pod
     that reaches a card without requesting it keeps the card from all other pods (docs/containers.md)."""
 
-    trusted_schedulers: Annotated[str, Field(pattern=f"^({SCHEDULER_NAME}(,{SCHEDULER_NAME})*)?$")] = ""
+    trusted_schedulers: Annotated[
+        str,
+        Field(pattern=f"^({SCHEDULER_NAME}(,{SCHEDULER_NAME})*)?$"),
+        Allowed("names of schedulers, separated by commas without spaces, or empty"),
+    ] = ""
     """Other schedulers whose allocation annotations are trusted, such as koord-scheduler, separated by commas. Empty:
     none. The policy in manifests/base/protection.yaml must list their accounts (docs/write-protection.md)."""
 
@@ -270,7 +287,11 @@ metrics."""
     prometheus_url: Annotated[str, AfterValidator(_check_prometheus)] = ""
     """URL of Prometheus, for `--metrics-source prometheus`; empty to search `prometheus_namespaces`."""
 
-    prometheus_namespaces: Annotated[str, Field(pattern=r"^([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?$")] = ""
+    prometheus_namespaces: Annotated[
+        str,
+        Field(pattern=r"^([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?$"),
+        Allowed("names of namespaces, separated by commas without spaces, or empty"),
+    ] = ""
     """Namespaces in which to search for Prometheus' Service, separated by commas. The first namespace that has one
     wins; other namespaces are never searched."""
 
@@ -328,7 +349,9 @@ metrics."""
     """How prioritize scores nodes: `policy`, by the profile's policy; `free-cards`, by the number of free GPUs of the
     requested model, like nvidia-gpu-scheduler."""
 
-    extender_service: Annotated[str, Field(pattern=r"^([a-z0-9-]+/[a-z0-9-]+)?$")] = ""
+    extender_service: Annotated[
+        str, Field(pattern=r"^([a-z0-9-]+/[a-z0-9-]+)?$"), Allowed("namespace/name of a Service, or empty")
+    ] = ""
     """Service without a selector (namespace/name). The leader writes its EndpointSlice, so that the Service reaches
     only the leader. Empty: none."""
 

@@ -28,10 +28,20 @@ def node(label: str = "claims", runtime: str = "containerd://2.1.4") -> Raw:
     return shown
 
 
+def by_plugin(label: str) -> Raw:
+    """Return a node whose kubelet remembers a card that the device plug-in does not offer any more."""
+    shown = node(label)
+    shown["status"]["capacity"] = {**shown["status"]["capacity"], "nvidia.com/gpu": "1"}
+    shown["status"]["allocatable"] = {**shown["status"]["allocatable"], "nvidia.com/gpu": "0"}
+    return shown
+
+
 def device(*cards: Raw, served: Raw | None = SERVED, users: int = 0, holder: str = "x") -> Raw:
     holders = [{"namespace": "a", "name": holder}] * users
     uses = [{"type": "gpu", "minor": 0, "holders": holders}]
-    return raw_device("n", *(cards or (raw_card(),)), uses=uses, conditions=[served] if served else [])
+    return raw_device(
+        "n", *(cards or (raw_card(),)), uses=uses, conditions=[condition("Ready"), *([served] if served else [])]
+    )
 
 
 def listed(uuid: str = "GPU-0", *, taint: str = "") -> Raw:
@@ -73,6 +83,19 @@ MAKEABLE = {
             {"nodes": [node("shares")], "devices": [device(served=None)]},
             "NoClaimDriver: berth.dev/cards=shares",
             id="shares: no driver",
+        ),
+        *(
+            pytest.param(
+                {"nodes": [by_plugin(label)], "devices": [device(users=1)], **slices},
+                "",
+                id=f"{label}: none by plug-in",
+            )
+            for label, slices in (("claims", {}), ("shares", {}), ("both", {"resourceslices": [listed()]}))
+        ),
+        pytest.param(
+            {"nodes": [by_plugin("")], "devices": [device(served=None)]},
+            "MissingCapacity: allocatable has nvidia.com/gpu: 0 of 1",
+            id="by name: none by plug-in",
         ),
         pytest.param(
             {"nodes": [node("clams")], "devices": [device(served=None)]},
@@ -171,6 +194,25 @@ def test_what_is_wrong_with_the_driver_is_found(lists: dict[str, list[Raw]], exp
     assert f"{finding.check}: {finding.message}".startswith(expected.partition(": ")[0])
     assert expected.partition(": ")[2] in finding.message
     assert finding.fix
+
+
+@pytest.mark.parametrize(
+    ("minor", "message", "fix"),
+    [
+        ("34+", "so its cards are given by name", "dra.enabled=true   # or remove the label"),
+        (
+            "30",
+            "Kubernetes 1.30 is too old for such a driver",
+            "label node n berth.dev/cards-   # claims need API server",
+        ),
+    ],
+)
+def test_a_driver_is_advised_only_where_the_api_server_can_have_one(minor: str, message: str, fix: str) -> None:
+    facts = healthy()
+    lists = {**facts.lists, "nodes": [node()], "devices": [device(served=None)]}
+    [finding] = diagnose(replace(facts, lists=lists, server_version={"major": "1", "minor": minor})).findings
+    assert finding.message.endswith(message)
+    assert fix in finding.fix
 
 
 @pytest.mark.parametrize(

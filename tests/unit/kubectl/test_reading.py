@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -21,6 +21,7 @@ from berth_kubectl.transport.request import Request
 from tests.builders import whole
 from tests.kubectl_objects import A100, GI, WHOLE, condition, raw_card, raw_device, raw_node, raw_pod
 
+PROFILE = "or give a profile of Berth this name"
 NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
 FREE = {"kubernetes.io/gpu-core": "50", "kubernetes.io/gpu-memory": "40Gi", "kubernetes.io/gpu-memory-ratio": "50"}
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
@@ -270,8 +271,30 @@ def allocated(text: str) -> dict[str, Any]:
     ],
 )
 def test_what_the_condition_alone_says(pod: Any, state: str, message: str) -> None:
-    explanation = explanations.of_pod(pod, {"berth-scheduler"})
+    explanation = explanations.of_pod(pod, {"berth-scheduler"}, NOW - timedelta(seconds=1))
     assert (explanation["state"], explanation["message"]) == (state, message)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "message"),
+    [
+        (
+            "other",
+            {},
+            "; no scheduler has tried it for a minute, so no scheduler other seems to run: start it, " + PROFILE,
+        ),
+        ("other", {"conditions": [condition("PodScheduled", "False")]}, ""),
+        (
+            "default-scheduler",
+            {},
+            "; no scheduler has tried it for a minute, so no scheduler default-scheduler seems to run: start it",
+        ),
+    ],
+)
+def test_a_scheduler_that_seems_not_to_run_is_named(name: str, status: Any, message: str) -> None:
+    pod = raw_pod("a", spec={"schedulerName": name}, status=status)
+    explanation = explanations.of_pod(pod, {"berth-scheduler"}, NOW)
+    assert explanation["message"] == f'Berth does not schedule pods of schedulerName "{name}"{message}'
 
 
 def test_the_selector_of_a_workload_as_text() -> None:

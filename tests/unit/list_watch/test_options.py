@@ -35,6 +35,8 @@ def entry(name: str = "p", namespace: str = "ns", node: str = "n1", **labels: st
         ("nvidia-gpu-scheduler.node=n-1.x", {"nvidia-gpu-scheduler.node": "n-1.x"}, True),
         ("x.io/y in (z)", {"x.io/y": "z"}, True),
         ("in in (in)", {"in": "in"}, True),
+        ("gpus>4", {"gpus": "8"}, True),
+        ("gpus < 4", {"gpus": "8"}, False),
     ],
 )
 def test_label_selectors(selector: str, labels: dict[str, str], *, selected: bool) -> None:
@@ -93,8 +95,12 @@ def test_options_are_read_as_the_api_server_reads_them(query: dict[str, str], fi
         (PODS, {"labelSelector": "a=b=c"}, 400, 'labelSelector: cannot read "a=b=c"'),
         (PODS, {"labelSelector": "a in b"}, 400, 'labelSelector: cannot read "a in b"'),
         (PODS, {"labelSelector": ",a"}, 400, "labelSelector: cannot read"),
+        (PODS, {"labelSelector": "a,"}, 400, "labelSelector: cannot read"),
+        (PODS, {"labelSelector": "a/b/c"}, 400, 'labelSelector: "a/b/c" is not the key of a label'),
+        (PODS, {"labelSelector": "a in (b, -c)"}, 400, 'labelSelector: "-c" is not the value of a label'),
+        (PODS, {"labelSelector": "a>b"}, 400, 'labelSelector: "b": after > and < there must be an integer'),
         (PODS, {"labelSelector": "a," * 4000}, 400, "labelSelector: more than 4096 characters"),
-        (PODS, {"labelSelector": "!a," * 65}, 400, "labelSelector: more than 64 requirements and values"),
+        (PODS, {"labelSelector": "!a," * 64 + "!a"}, 400, "labelSelector: more than 64 requirements and values"),
         (PODS, {"labelSelector": f"a notin ({',' * 60}),b in (c,d,e,f)"}, 400, "more than 64 requirements and values"),
         (PODS, {"fieldSelector": "metadata.name!=a," * 65}, 400, "fieldSelector: more than 64 requirements"),
         (PODS, {"fieldSelector": "metadata.name"}, 400, "fieldSelector: cannot read"),

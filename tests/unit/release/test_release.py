@@ -144,7 +144,10 @@ def test_krew_finds_each_platforms_archive_at_the_address(folder: Path) -> None:
 
 def test_another_version_than_that_of_the_files_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert write_release(folder, "third", version="0.2.0") == 1
-    assert capsys.readouterr().err == "release: VERSION is '0.2.0', and pyproject.toml has 0.1.0\n"
+    assert capsys.readouterr().err == (
+        "release: VERSION is '0.2.0', and pyproject.toml has 0.1.0; leave VERSION out, or change the version in"
+        " pyproject.toml and commit it\n"
+    )
     assert not (folder / "third").exists()
 
 

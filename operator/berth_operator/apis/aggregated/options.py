@@ -5,15 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from berth_api.values.selectors import (
-    DOES_NOT_EXIST,
-    EVERYTHING,
-    EXISTS,
-    IN,
-    NOT_IN,
-    LabelSelector,
-    Requirement,
-)
+from berth_api.values import selectors
+from berth_api.values.selectors import EVERYTHING, IN, NOT_IN, LabelSelector, Requirement, SelectorError
 from berth_operator.apis.aggregated.continuation import NEWEST, Continuation
 from berth_operator.apis.aggregated.kinds import NAME_FIELD, Entry, Kind
 from berth_operator.apis.aggregated.statuses import bad_request, invalid
@@ -29,14 +22,6 @@ NOT_OLDER: Final = "NotOlderThan"
 TRUE: Final = frozenset({"1", "t", "T", "true", "True", "TRUE"})
 FALSE: Final = frozenset({"0", "f", "F", "false", "False", "FALSE"})
 
-_KEY: Final = r"[A-Za-z0-9][\w./-]{0,316}"
-_VALUE: Final = r"[A-Za-z0-9]?[\w.-]{0,62}"
-_LABEL: Final = re.compile(
-    # Spaces are matched at once or not at all (`*+`), so that a selector takes linear time.
-    rf"\s*+(?:(?P<key>{_KEY})\s*+(?P<operator>==?|!=)\s*+(?P<value>{_VALUE})"
-    rf"|(?P<member>{_KEY})\s++(?P<set>in|notin)\s*+\((?P<values>[^()]*+)\)"
-    rf"|(?P<absent>!?)\s*+(?P<present>{_KEY}))\s*+(?:,|$)"
-)
 _FIELD: Final = re.compile(r"(?P<field>[\w.]+)(?P<operator>==?|!=)(?P<value>.*)")
 
 
@@ -187,31 +172,17 @@ def _limit(query: Mapping[str, str]) -> int:
 
 
 def label_selector(text: str) -> LabelSelector:
-    """Parse a label selector: `a=b`, `a!=b`, `a in (b, c)`, `a notin (b)`, `a`, `!a`, joined by commas.
+    """Parse a label selector of a query.
 
     Raises:
         StatusError: it cannot be read.
     """
     if len(text) > MAX_SELECTOR:
         raise bad_request(f"labelSelector: more than {MAX_SELECTOR} characters")
-    requirements: list[Requirement] = []
-    position = 0
-    while position < len(text):
-        match = _LABEL.match(text, position)
-        if match is None:
-            raise bad_request(f'labelSelector: cannot read "{text[position : position + 80]}"')
-        if match["key"]:
-            operator = NOT_IN if match["operator"] == "!=" else IN
-            requirement = Requirement(key=match["key"], operator=operator, values=(match["value"],))
-        elif match["member"]:
-            values = tuple(value.strip() for value in match["values"].split(","))
-            operator = IN if match["set"] == "in" else NOT_IN
-            requirement = Requirement(key=match["member"], operator=operator, values=values)
-        else:
-            requirement = Requirement(key=match["present"], operator=DOES_NOT_EXIST if match["absent"] else EXISTS)
-        requirements.append(requirement)
-        position = match.end()
-    return _bounded("labelSelector", requirements)
+    try:
+        return _bounded("labelSelector", selectors.parse(text).requirements)
+    except SelectorError as error:
+        raise bad_request(f"labelSelector: {error}") from error
 
 
 def field_selector(kind: Kind, text: str) -> LabelSelector:

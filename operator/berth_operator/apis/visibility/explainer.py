@@ -7,6 +7,7 @@ slice comes a pause several times as long.
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
@@ -215,9 +216,9 @@ class Explainer:
             return PodExplanation(metadata=pod, state=explanation.NOT_MANAGED, message="the pod is being deleted")
         if is_ours:
             raise unavailable("the operator has not seen the pod yet")
-        return PodExplanation(
-            metadata=pod, state=explanation.NOT_MANAGED, message=routing.why_not_ours(raw, self._managed())
-        )
+        untried = routing.why_untried(raw, datetime.fromtimestamp(self._cluster.wall(), UTC))
+        message = "; ".join(filter(None, (routing.why_not_ours(raw, self._managed()), untried)))
+        return PodExplanation(metadata=pod, state=explanation.NOT_MANAGED, message=message)
 
     async def _read(self, key: str) -> Any:
         namespace, name = keys.split(key)

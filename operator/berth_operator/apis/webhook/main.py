@@ -18,6 +18,7 @@ from berth_api.plugins import PluginError
 from berth_api.request.isolation import RESOURCES
 from berth_api.request.kinds import checked_nics, read_nics
 from berth_base import logs, start
+from berth_base.allowed import Allowed
 from berth_base.start import StartError
 from berth_client.credentials import CredentialsError
 from berth_operator.apis.serving import listening
@@ -95,7 +96,11 @@ class WebhookSettings(ServerSettings):
     """Whether the agents give containers the device files of the RDMA NICs that their pods hold (the agent's `--nics`).
     Containers that request NICs then get the resource `berth.dev/rdma`."""
 
-    tolerations: Annotated[str, Field(pattern=f"^({TAINT_KEY}(,{TAINT_KEY})*)?$")] = ""
+    tolerations: Annotated[
+        str,
+        Field(pattern=f"^({TAINT_KEY}(,{TAINT_KEY})*)?$"),
+        Allowed("keys of taints, separated by commas without spaces, such as nvidia.com/gpu"),
+    ] = ""
     """Keys of taints with the effect `NoSchedule`, separated by commas. Pods of Berth that request devices tolerate
     them."""
 

@@ -67,7 +67,7 @@ def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.M
             id="no xid",
         ),
         pytest.param(
-            ["--node-name", "a", "--fpga-ids", "xilinx"], "--fpga-ids xilinx: String should match", id="no vendor"
+            ["--node-name", "a", "--fpga-ids", "xilinx"], "--fpga-ids xilinx: must be four hexa", id="no vendor"
         ),
         pytest.param(["--node-name", "a", "--discover", "npu"], "--discover npu: Input should be", id="no such type"),
     ],
