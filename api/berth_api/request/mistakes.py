@@ -88,9 +88,18 @@ def _check_memory(name: str, value: str, fraction: str) -> None:
         return
     if value.endswith("i"):
         raise RequestError(f"{name}: {value}; allowed are bytes, from 1Mi")
+    written = fraction or str(size)
+    question = f"; did you mean {meant}?" if (meant := with_unit(written, size)) else ""
+    raise RequestError(f"{name}: {written}; allowed are whole bytes, from 1Mi{question}")
+
+
+def with_unit(written: str, size: int) -> str:
+    """Return an amount of memory with the unit that it seems to lack, such as 20Gi; empty if it lacks none.
+
+    `size` is the amount in bytes, rounded down.
+    """
     unit = "Gi" if size < 2**10 else "Mi" if size < LEAST_MEMORY else ""
-    question = f"; did you mean {fraction or size}{unit}?" if unit else ""
-    raise RequestError(f"{name}: {fraction or size}; allowed are whole bytes, from 1Mi{question}")
+    return f"{written}{unit}" if unit else ""
 
 
 def _check_spread(requests: Mapping[str, Any]) -> None:
