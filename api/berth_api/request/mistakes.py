@@ -21,7 +21,8 @@ LEAST_MEMORY: Final = 2**20
 """The least bytes of GPU memory on each card: in a smaller amount the unit is missing."""
 _MILLI: Final = 1000
 _HUNDREDTHS: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO, RDMA, FPGA)
-CUDA_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""The variables by which CUDA and ROCm choose among the cards of a container."""
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 _NO_CARDS: Final = ("-1", "none", "NoDevFiles")
 _OWN_PREFIX: Final = f"{names.GROUP}/"
@@ -135,17 +136,22 @@ def _excess(container: Mapping[str, Any]) -> Iterator[str]:
 
 
 def visible_devices(spec: Mapping[str, Any], cards: int) -> Iterator[str]:
-    """Yield a question for each container that chooses cards by CUDA's variable which a pod with so many has not."""
+    """Yield a question for each variable of a container that chooses cards which a pod with so many does not have.
+
+    Containers with devices of ResourceClaims are left out, because `cards` does not count these.
+    """
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        if (container.get("resources") or {}).get("claims"):
+            continue
         for variable in container.get("env") or ():
-            if variable.get("name") != CUDA_VISIBLE:
+            if variable.get("name") not in VISIBLE:
                 continue
             value = variable.get("value") or ""
             chosen = [number.strip() for number in value.split(",")]
             is_given = all(_NUMBER.fullmatch(number) and int(number) < cards for number in chosen)
             if value and value not in _NO_CARDS and not is_given:
                 yield (
-                    f"container {container.get('name', '')} has {CUDA_VISIBLE}={value}, which requests no card and "
+                    f"container {container.get('name', '')} has {variable['name']}={value}, which requests no card and "
                     "numbers the container's own cards from 0; did you mean to leave it out?"
                 )
 

@@ -358,9 +358,9 @@ def plugin_failure(error: PluginFailedError) -> Failure:
 def _hint(fleet: Fleet, request: PodRequest) -> str:
     """Return what the user may have meant: another resource, or a model of GPUs; empty for most pods."""
     # Resources such as cpu have no slash, and those of devices are known even if no node has any.
-    extended = [name for name, _ in request.resources if "/" in name and not is_device(name, fleet.kinds)]
+    extended = {name: amount for name, amount in request.resources if "/" in name and not is_device(name, fleet.kinds)}
     offered = [name for name in fleet.resources if fleet.total(name)[fleet.present].any()] if extended else []
-    unknown = [name for name in extended if name not in offered and name not in fleet.device_classes]
+    unknown = {name: extended[name] for name in extended if name not in offered and name not in fleet.device_classes}
     near = nearest.hint(unknown, offered, fleet.kinds) if unknown and offered else ""
     model = ""
     of_terms = (label for term in request.node_affinity or () for label in term.labels if label.operator == IN)
