@@ -117,6 +117,19 @@ async def test_a_claim_that_holds_a_pod_to_a_full_node_is_deallocated_and_the_po
         assert claims.consumers("c") == ["p"]
 
 
+async def test_the_event_of_a_pod_asks_about_memory_without_a_unit_in_its_claim() -> None:
+    claims = Claims()
+    claims.watch.put_slice(resource_slice(gpu(0, capacity={"memory": {"value": "80Gi"}}), node="node"))
+    raw = claim()
+    raw["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = {"requests": {"memory": "20"}}
+    async with claims.world.running() as api:
+        await claims.put(raw)
+        claims.pod("p", "c")
+        await asyncio.sleep(5)
+    [note] = api.events_of("p", "Scheduled")
+    assert note.endswith("(ResourceClaim ns/c: request gpu: capacity memory: 20 is in bytes; did you mean 20Gi?)")
+
+
 async def test_a_claim_that_another_pod_uses_keeps_a_pod_waiting_that_fits_on_none_of_its_nodes() -> None:
     claims = Claims("full", "free")
     async with claims.world.running() as api:

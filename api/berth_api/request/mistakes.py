@@ -20,7 +20,8 @@ LEAST_MEMORY: Final = 2**20
 """The least bytes of GPU memory on each card: in a smaller amount the unit is missing."""
 _MILLI: Final = 1000
 _HUNDREDTHS: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO, RDMA, FPGA)
-CUDA_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+"""The variables by which CUDA and ROCm choose among the cards of a container."""
 _NUMBER: Final = re.compile("[0-9]{1,9}")
 _NO_CARDS: Final = ("-1", "none", "NoDevFiles")
 _GPUS: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
@@ -83,9 +84,18 @@ def _check_memory(name: str, value: str, fraction: str) -> None:
         return
     if value.endswith("i"):
         raise RequestError(f"{name}: {value}; allowed are bytes, from 1Mi")
+    written = fraction or str(size)
+    question = f"; did you mean {meant}?" if (meant := with_unit(written, size)) else ""
+    raise RequestError(f"{name}: {written}; allowed are whole bytes, from 1Mi{question}")
+
+
+def with_unit(written: str, size: int) -> str:
+    """Return an amount of memory with the unit that it seems to lack, such as 20Gi; empty if it lacks none.
+
+    `size` is the amount in bytes, rounded down.
+    """
     unit = "Gi" if size < 2**10 else "Mi" if size < LEAST_MEMORY else ""
-    question = f"; did you mean {fraction or size}{unit}?" if unit else ""
-    raise RequestError(f"{name}: {fraction or size}; allowed are whole bytes, from 1Mi{question}")
+    return f"{written}{unit}" if unit else ""
 
 
 def _check_spread(requests: Mapping[str, Any]) -> None:
@@ -121,17 +131,22 @@ def _excess(container: Mapping[str, Any]) -> Iterator[str]:
 
 
 def visible_devices(spec: Mapping[str, Any], cards: int) -> Iterator[str]:
-    """Yield a question for each container that chooses cards by CUDA's variable which a pod with so many has not."""
+    """Yield a question for each variable of a container that chooses cards which a pod with so many does not have.
+
+    Containers with devices of ResourceClaims are left out, because `cards` does not count these.
+    """
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        if (container.get("resources") or {}).get("claims"):
+            continue
         for variable in container.get("env") or ():
-            if variable.get("name") != CUDA_VISIBLE:
+            if variable.get("name") not in VISIBLE:
                 continue
             value = variable.get("value") or ""
             chosen = [number.strip() for number in value.split(",")]
             is_given = all(_NUMBER.fullmatch(number) and int(number) < cards for number in chosen)
             if value and value not in _NO_CARDS and not is_given:
                 yield (
-                    f"container {container.get('name', '')} has {CUDA_VISIBLE}={value}, which requests no card and "
+                    f"container {container.get('name', '')} has {variable['name']}={value}, which requests no card and "
                     "numbers the container's own cards from 0; did you mean to leave it out?"
                 )
 

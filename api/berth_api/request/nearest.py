@@ -1,12 +1,13 @@
 """Suggest what a user may have meant by the name of a resource that no node has."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from berth_api import names
 from berth_api.request.amounts import VENDORS
 from berth_api.request.kinds import Kinds
+from berth_api.request.values import CARD
 from berth_api.values import listing, spelling
 
 ALIKE: Final = 0.92
@@ -29,21 +30,23 @@ _BUILT_IN: Final = (
 _OF_DEVICES: Final = frozenset((names.GROUP, *(name.partition("/")[0] for name in _BUILT_IN)))
 """Domains under which Berth's users expect devices: the resources' own, and Berth's, which has none."""
 
+_IN_HUNDREDTHS: Final = tuple(prefix + names.GPU for prefix in (names.PREFIX, names.OTHER_PREFIX))
 _TYPES: Final = frozenset({names.GPU, names.RDMA, names.FPGA})
 _BORDERS: Final = re.compile(r"[./_-]")
 
 
-def hint(unknown: Iterable[str], offered: Iterable[str], kinds: Kinds) -> str:
+def hint(unknown: Mapping[str, int], offered: Iterable[str], kinds: Kinds) -> str:
     """Return a sentence about the resources that no node has, with the nearest known names.
 
-    Empty if none of those listed has one, or is under a domain of devices: then another scheduler's users may know it.
+    `unknown` has the requested amounts by name. Empty if none of those listed has one, or is under a domain of devices: then another scheduler's users may know it.
     Only as many as a message lists are compared: a pod may request thousands of names.
     """
     own = [*(name for kind in kinds.added for name in kind.resources), *kinds.gpus]
     # The first of equally near names is meant: the prefix of Kubernetes, and no name that only some nodes have.
     known = list(dict.fromkeys((*_BUILT_IN, *own, *offered)))[:MAX_KNOWN]
     listed = sorted(unknown)
-    meant = {name: near for name in listed[: listing.SHOWN] if (near := nearest(name, known))}
+    near = {name: meant for name in listed[: listing.SHOWN] if (meant := nearest(name, known))}
+    meant = {name: _with_amount(name, unknown[name], near[name]) for name in near}
     if not meant and not any(_is_of_devices(name) for name in listed[: listing.SHOWN]):
         return ""
     unknown_names = (f"{name} (did you mean {meant[name]}?)" if name in meant else name for name in listed)
@@ -60,6 +63,19 @@ def nearest(name: str, known: Collection[str]) -> str:
     domain, _, short = name.partition("/")
     by_own = {resource.partition("/")[2]: resource for resource in reversed(list(known)) if _is_of_devices(resource)}
     return by_own.get(spelling.closest(short, by_own) if domain in _OF_DEVICES else short, "")
+
+
+def in_hundredths(cards: int | None) -> str:
+    """Return the resource for so many whole cards, with its unit; without the amount if it is not known."""
+    amount = "" if cards is None else f": {cards * CARD}"
+    return f"{names.PREFIX}{names.GPU}{amount}, in hundredths of a card"
+
+
+def _with_amount(name: str, amount: int, meant: str) -> str:
+    """Return what a name may have meant. Names of domains that are not of Berth's users count whole cards."""
+    if meant not in _IN_HUNDREDTHS:
+        return meant
+    return in_hundredths(None if name.partition("/")[0] in _OF_DEVICES else amount)
 
 
 def _is_of_devices(name: str) -> bool:

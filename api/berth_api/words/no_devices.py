@@ -1,10 +1,11 @@
 """Pods that request no device: why they hold none, and which of their fields suggest that they should."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from berth_api import names, resources
-from berth_api.request import genius, mistakes
+from berth_api.request import genius, mistakes, nearest
 from berth_api.request.amounts import is_device
 from berth_api.request.kinds import BUILT_IN, Kinds
 from berth_api.resources import quantity
@@ -12,6 +13,7 @@ from berth_api.words import misspelt
 
 Object = Mapping[str, Any]
 
+_CARDS: Final = re.compile("[1-9][0-9]{0,3}")
 ABOUT_DEVICES: Final = (
     names.ALLOCATE_HINT,
     names.JOINT_ALLOCATE,
@@ -52,8 +54,10 @@ def why_none(pod: Object, kinds: Kinds = BUILT_IN) -> str:
                 seen.append(f"container {container['name']} has {name}: {amount}")
     seen += [f"annotation {name} has no effect without a request" for name in ABOUT_DEVICES if name in annotations]
     # Annotations with the name of a GPU resource. `warnings.yaml` asks this in CEL.
-    meant = f"did you mean the resource {names.PREFIX}{names.GPU}?"
-    seen += [f"annotation {name}: {meant}" for name in annotations if name.endswith(("/gpu", "/gpus"))]
+    cards = {name: value for name, value in annotations.items() if name.endswith(("/gpu", "/gpus"))}
+    for name, value in cards.items():
+        meant = nearest.in_hundredths(int(value) if _CARDS.fullmatch(value) else None)
+        seen.append(f"annotation {name}: did you mean the resource {meant}?")
     seen += [*misspelt.questions(annotations, labels), *mistakes.visible_devices(spec, 0)]
     return "it holds no device, because it requests none" + (f": {'; '.join(seen)}" if seen else "")
 

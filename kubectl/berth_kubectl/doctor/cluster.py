@@ -44,8 +44,8 @@ ALLOCATING_ROLE: Final = "berth-claims-allocation"
 """The ClusterRole of installations that may allocate ResourceClaims."""
 OF_PLUGINS: Final = (names.NVIDIA_PREFIX, "amd.com/")
 """Prefixes of the names under which device plugins offer GPUs and their partitions."""
-QUOTA_OF_GPUS: Final = tuple(f"requests.{prefix}" for prefix in (*OF_PLUGINS, names.OTHER_PREFIX))
-"""Prefixes of the names of GPUs that a ResourceQuota counts."""
+QUOTA_OF_GPUS: Final = tuple(f"requests.{prefix}" for prefix in (*OF_PLUGINS, names.OTHER_PREFIX, names.PREFIX))
+"""Prefixes of the names of GPUs in a ResourceQuota, which counts none of those with the last one."""
 FULL: Final = 100
 SHOWN_FIELDS: Final = 3
 
@@ -274,7 +274,7 @@ def no_mps(facts: Facts) -> Iterator[Finding]:
 
 
 def uncounted_gpus(facts: Facts) -> Iterator[Finding]:
-    """Yield a finding for each namespace whose ResourceQuota limits GPUs by the names that Kubernetes counts."""
+    """Yield a finding for each namespace whose ResourceQuota limits GPUs: Kubernetes does not count all their names."""
     limiting: dict[str, str] = {}
     for quota in facts.all_of("resourcequotas"):
         hard = quota["spec"].get("hard") or {}

@@ -386,9 +386,9 @@ def overcommitted(name: str, **amounts: tuple[str, str]) -> Manifest:
     return {"name": name, "image": "none", "resources": {"requests": of[0], "limits": of[1]}}
 
 
-def seeing(cards: str, **limits: str) -> dict[str, list[Manifest]]:
-    """Return the containers of a pod that chooses cards by CUDA's variable."""
-    variables = [{"name": "CUDA_VISIBLE_DEVICES", "value": cards}, {"name": "OTHER"}]
+def seeing(cards: str, name: str = "CUDA_VISIBLE_DEVICES", **limits: str) -> dict[str, list[Manifest]]:
+    """Return the containers of a pod that chooses cards by a variable."""
+    variables = [{"name": name, "value": cards}, {"name": "OTHER"}]
     return {"containers": [{"name": "main", "image": "none", "env": variables, "resources": {"limits": limits}}]}
 
 
@@ -405,9 +405,21 @@ WARNED_BY_POLICY = [
     ),
     pytest.param(
         {},
-        annotated(**{"slurm.schedmd.com/gpu": "1", "a/gpu-name": "b"}),
-        "annotation slurm.schedmd.com/gpu: did you mean the resource kubernetes.io/gpu?",
+        seeing("3", "HIP_VISIBLE_DEVICES", **{"amd.com/gpu": "1"}),
+        "container main has HIP_VISIBLE_DEVICES=3, which requests no card and numbers the container's own ",
+        id="cards by the variable of ROCm",
+    ),
+    pytest.param(
+        {},
+        annotated(**{"slurm.schedmd.com/gpu": "2", "a/gpu-name": "b"}),
+        "annotation slurm.schedmd.com/gpu: did you mean the resource kubernetes.io/gpu: 200, in hundredths of a card?",
         id="an annotation like a resource",
+    ),
+    pytest.param(
+        {},
+        annotated(**{"example.com/gpus": "h100"}),
+        "annotation example.com/gpus: did you mean the resource kubernetes.io/gpu, in hundredths of a card?",
+        id="an annotation like a resource without a number",
     ),
     pytest.param(
         {},

@@ -286,6 +286,7 @@ def test_what_asks_for_limits_is_named() -> None:
     assert (request.unlimited, request.limited_by) == (("main",), "the annotation nvidia.com/vgpu-mode")
 
 
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
 @pytest.mark.parametrize(
     ("requests", "value", "is_asked"),
     [
@@ -300,14 +301,21 @@ def test_what_asks_for_limits_is_named() -> None:
     ],
 )
 def test_cards_that_a_container_chooses_by_itself_are_a_question(
-    requests: dict[str, str], value: str, *, is_asked: bool
+    name: str, requests: dict[str, str], value: str, *, is_asked: bool
 ) -> None:
-    variables = [{"name": "CUDA_VISIBLE_DEVICES", "value": value}]
+    variables = [{"name": name, "value": value}]
     raw = pods.transform(pod(containers=[{"name": "a", "env": variables, "resources": {"requests": requests}}]))
     pending = pods.pending(raw)
-    question = f"container a has CUDA_VISIBLE_DEVICES={value}, which requests no card and numbers the container's own "
+    question = f"container a has {name}={value}, which requests no card and numbers the container's own "
     assert pending.request.questions.startswith(question) is is_asked
     assert pending.error == ""
+
+
+def test_cards_of_claims_are_not_asked_about() -> None:
+    variables = [{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1"}]
+    container = {"name": "a", "env": variables, "resources": {"claims": [{"name": "c"}]}}
+    raw = pod(containers=[container], resourceClaims=[{"name": "c", "resourceClaimName": "c"}])
+    assert pods.pending(pods.transform(raw)).request.questions == ""
 
 
 @pytest.mark.parametrize(

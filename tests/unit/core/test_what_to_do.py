@@ -205,13 +205,19 @@ BERTHS = "berth.dev/gpu-memory (did you mean kubernetes.io/gpu-memory?), nvidia.
         pytest.param(ONE_FAMILY, NEAREST_OF_EACH, id="all of them"),
         pytest.param(["nvidia.com/gpumem"], "nvidia.com/gpumem (did you mean kubernetes.io/gpu-memory?)", id="HAMi"),
         pytest.param(["nvidia.com/gpumem-percentage"], "nvidia.com/gpumem-percentage", id="of others, no such word"),
-        pytest.param(["berth.dev/gpu"], "berth.dev/gpu (did you mean kubernetes.io/gpu?)", id="Berth's own domain"),
+        pytest.param(
+            ["berth.dev/gpu"],
+            "berth.dev/gpu (did you mean kubernetes.io/gpu, in hundredths of a card?)",
+            id="Berth's own domain",
+        ),
         pytest.param(["berth.dev/gpu-memory", "nvidia.com/licence"], BERTHS, id="no name of another domain is meant"),
         pytest.param(
             ["example.com/licenses"], "example.com/licenses (did you mean example.com/licence?)", id="nodes have it"
         ),
         pytest.param(
-            ["slurm.schedmd.com/gpu"], "slurm.schedmd.com/gpu (did you mean kubernetes.io/gpu?)", id="another domain"
+            {"slurm.schedmd.com/gpu": 2},
+            "slurm.schedmd.com/gpu (did you mean kubernetes.io/gpu: 200, in hundredths of a card?)",
+            id="another domain",
         ),
         pytest.param(["rdma/shared_ib"], "rdma/shared_ib", id="NICs of another plugin"),
         pytest.param(["example.com/wand"], "", id="nothing near"),

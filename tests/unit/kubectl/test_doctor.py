@@ -774,6 +774,12 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "its ResourceQuota gpus has requests.amd.com/gpu: 2, and",
         ),
         (
+            put("resourcequotas", quota("gpus", "requests.kubernetes.io/gpu")),
+            "UncountedGpus",
+            "namespace/ml",
+            "its ResourceQuota gpus has requests.kubernetes.io/gpu: 2, and a ResourceQuota does not count kubernetes.io/",
+        ),
+        (
             waits(nodeReservations={"uid": "u", "node": "n", "free": 6, "since": LONG_AGO}),
             "IdleReservation",
             "node/n",

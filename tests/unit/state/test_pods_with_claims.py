@@ -611,6 +611,31 @@ def test_nodes_with_an_invalid_pool_have_kubernetes_reason() -> None:
     assert outcome.message == expected
 
 
+@pytest.mark.parametrize(
+    ("capacity", "expected"),
+    [
+        pytest.param({"memory": "20"}, "memory: 20 is in bytes; did you mean 20Gi?", id="Gi"),
+        pytest.param({"gpu.berth.dev/memory": "1500m"}, "memory: 1.5 is in bytes; did you mean 1.5Gi?", id="half"),
+        pytest.param({"memory": "24k"}, "memory: 24000 is in bytes; did you mean 24000Mi?", id="Mi"),
+        pytest.param({"memory": "20Ki"}, "", id="a unit"),
+        pytest.param({"memory": "1Mi"}, "", id="enough"),
+        pytest.param({"memory": "0"}, "", id="none"),
+        pytest.param({"cores": "20"}, "", id="no memory"),
+    ],
+)
+def test_memory_without_a_unit_is_asked_about_in_the_message(capacity: Raw, expected: str) -> None:
+    world = World("a")
+    world.put_claim(request(count=3, capacity={"requests": capacity}))
+    outcome = world.decision()
+    assert isinstance(outcome, Failure)
+    assert "1 cannot allocate all claims" in outcome.message
+    if expected:
+        prefix = next(iter(capacity)).removesuffix("memory")
+        assert outcome.message.endswith(f"ResourceClaim ns/c: request gpu: capacity {prefix}{expected}")
+    else:
+        assert "did you mean" not in outcome.message
+
+
 def test_a_node_that_a_pod_does_not_select_counts_as_such_whatever_its_claims_find() -> None:
     world = World("a", "b", "c")
     world.cluster.node_cache.put_node(node("a", labels={"host": "a"}))

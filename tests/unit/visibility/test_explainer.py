@@ -325,10 +325,14 @@ def backing_off(scene: Scene) -> None:
     scene.cluster.queue.back_off(scene.cluster.pending["uid-p"], now=scene.cluster.clock() + 5)
 
 
-def bound_with_a_claim(scene: Scene) -> None:
+def bound_with_a_claim(scene: Scene, memory: str = "") -> None:
     claims = ClaimsInTurns(scene.cluster)
     claims.put_slice(resource_slice(gpu(1), node="n1"))
-    claims.put_claim(allocated("c", "gpu-1", node="n1", pods=["uid-p"]))
+    raw = allocated("c", "gpu-1", node="n1", pods=["uid-p"])
+    if memory:
+        [request] = raw["spec"]["devices"]["requests"]
+        request["exactly"]["capacity"] = {"requests": {"memory": memory}}
+    claims.put_claim(raw)
     by_claim = [{"name": "c", "resourceClaimName": "c"}]
     scene.add(pod("p", {}, on="n1", schedulerName=SCHEDULER, resourceClaims=by_claim))
 
@@ -357,6 +361,9 @@ OTHER = {"schedulerName": "default-scheduler"}
         pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", allocated=whole(0), schedulerName=SCHEDULER)),
                      {"state": "Bound", "message": "bound to n1 with GPU 0"}, id="bound"),
         pytest.param(bound_with_a_claim, {"state": "Bound", "message": "bound to n1 with GPU 1"}, id="by claim"),
+        pytest.param(lambda scene: bound_with_a_claim(scene, "20"),
+                     {"state": "Bound", "message": "bound to n1 with GPU 1; ResourceClaim ns/c: request gpu: capacity "
+                      "memory: 20 is in bytes; did you mean 20Gi?"}, id="by claim with memory without a unit"),
         pytest.param(bound_to_a_card_that_failed,
                      {"state": "Bound", "message": "bound to n1 with GPU 0; GPU 0 is unhealthy: UntilReboot: Xid 79"},
                      id="bound to a card that failed"),

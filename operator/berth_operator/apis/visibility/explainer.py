@@ -33,6 +33,7 @@ from berth_operator.core.advice.waits import Wait, Waits, Why
 from berth_operator.core.decision import assigned
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
+from berth_operator.core.dra import near_names
 from berth_operator.core.fleet.nodes.cards import card_id
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.order import Place, places
@@ -139,7 +140,8 @@ class Explainer:
         by_claim, _ = held_by_claim(self._cluster.fleet, charge)
         charge = replace(charge, grants=(*charge.grants, *by_claim))
         listed = assigned.of_grants(self._cluster.fleet, charge.node, charge.grants)
-        sentences = [explanation.bound_message(charge.node, listed, charge)]
+        questions = near_names.of_memory(state.claim for state in self._cluster.fleet.claims.of_pod(charge.uid))
+        sentences = [explanation.bound_message(charge.node, listed, charge), questions]
         device = self._cluster.node_cache.devices.get(charge.node)
         faults = {} if device is None else device.fault_texts
         held = {(grant.type, card_id(grant)): grant.minor for grant in charge.grants}

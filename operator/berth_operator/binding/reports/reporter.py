@@ -22,6 +22,7 @@ from berth_operator.binding.reports.in_flight_binds import InFlightBinds
 from berth_operator.binding.reports.waiting_pods import Reason, WaitingPodApi, WaitingPods
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.messages import SCHEDULER_ERROR
+from berth_operator.core.dra import near_names
 from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership, PendingPod
@@ -114,7 +115,9 @@ class Reporter:
         self.dismiss(pod.uid)
         self._words_read(pod)
         note = f"Successfully assigned {pod.key} to {placement.node}" + (f" with {devices}" if devices else "")
-        note += f" ({pod.request.questions})" if pod.request.questions else ""
+        of_claims = near_names.of_memory(allocation.claim for allocation in placement.claims.allocations)
+        questions = "; ".join(filter(None, (pod.request.questions, of_claims)))
+        note += f" ({questions})" if questions else ""
         self._events.put(
             Event(
                 subject=Subject.of(pod),

@@ -30,9 +30,10 @@ from berth_operator.core.decision.messages import (
 )
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats, Ranking, Term, rank
+from berth_operator.core.dra import near_names
 from berth_operator.core.filters import Filter, Passes, dynamic_resources, node_affinity, unresolvable
 from berth_operator.core.filters.reasons import count_reasons
-from berth_operator.core.fleet import claim_choice, volume_choice
+from berth_operator.core.fleet import claim_choice, claim_counts, volume_choice
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.plugins import SCORE_WEIGHT, PluginFailedError
@@ -357,9 +358,9 @@ def plugin_failure(error: PluginFailedError) -> Failure:
 def _hint(fleet: Fleet, request: PodRequest) -> str:
     """Return what the user may have meant: another resource, or a model of GPUs; empty for most pods."""
     # Resources such as cpu have no slash, and those of devices are known even if no node has any.
-    extended = [name for name, _ in request.resources if "/" in name and not is_device(name, fleet.kinds)]
+    extended = {name: amount for name, amount in request.resources if "/" in name and not is_device(name, fleet.kinds)}
     offered = [name for name in fleet.resources if fleet.total(name)[fleet.present].any()] if extended else []
-    unknown = [name for name in extended if name not in offered and name not in fleet.device_classes]
+    unknown = {name: extended[name] for name in extended if name not in offered and name not in fleet.device_classes}
     near = nearest.hint(unknown, offered, fleet.kinds) if unknown and offered else ""
     model = ""
     of_terms = (label for term in request.node_affinity or () for label in term.labels if label.operator == IN)
@@ -369,4 +370,5 @@ def _hint(fleet: Fleet, request: PodRequest) -> str:
             glob = requirement.values[0].replace("-", "?")
             model = f'no node has such a label {requirement.key}: write the annotation {MODEL_GLOBS}: "{glob}".'
             break
-    return " ".join(filter(None, (request.devices.hint, request.questions, near, model)))
+    of_claims = near_names.of_memory(state.claim for state in claim_counts.unallocated(fleet, request))
+    return " ".join(filter(None, (request.devices.hint, request.questions, near, model, of_claims)))

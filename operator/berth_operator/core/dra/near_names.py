@@ -1,15 +1,20 @@
-"""Attributes and capacities that a claim may have meant by a name that a device does not have."""
+"""What a claim may have meant: attributes and capacities of other names, and amounts of memory with a unit."""
 
 import re
 from collections.abc import Iterable
 from typing import Final
 
 from berth_api import names
+from berth_api.request import mistakes
 from berth_api.values import spelling
+from berth_operator.core.dra.amounts import BINARY, UNIT
+from berth_operator.core.dra.requests import ResourceClaim
 from berth_operator.core.dra.slices import Device
 
 _NO_KEY: Final = re.compile(r"no such key: ([^\s\"'/]{1,128})$")
 UUID: Final = "uuid"
+MEMORY: Final = "memory"
+"""The capacity that drivers of GPUs list in bytes."""
 MIN_PREFIX: Final = 3
 """Characters from which the beginning of a name stands for it: `mem` for `memory`."""
 
@@ -37,3 +42,18 @@ def near(name: str, known: Iterable[str]) -> str:
 def question(meant: str) -> str:
     """Return the question in brackets; empty if nothing is meant."""
     return f" (did you mean {meant}?)" if meant else ""
+
+
+def of_memory(claims: Iterable[ResourceClaim]) -> str:
+    """Return the questions about amounts of memory without a unit, which drivers round up; empty if there are none."""
+    questions: dict[str, None] = {}
+    for claim in claims:
+        for choice in (choice for alternatives in claim.requests for choice in alternatives.choices):
+            for name, amount in choice.capacity.items():
+                if name.rpartition("/")[2] != MEMORY or amount.amount <= 0 or amount.format == BINARY:
+                    continue
+                written = f"{amount.decimal().normalize():f}"
+                if meant := mistakes.with_unit(written, amount.amount // UNIT):
+                    what = f"ResourceClaim {claim}: request {choice.full_name}: capacity {name}: {written}"
+                    questions[f"{what} is in bytes; did you mean {meant}?"] = None
+    return "; ".join(questions)

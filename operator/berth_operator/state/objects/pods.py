@@ -102,7 +102,7 @@ def transform(pod: dict[str, Any]) -> dict[str, Any]:
             for variable in container.pop("env", None) or ()
             if injection.is_variable(variable)
             or limits.is_limit(variable)
-            or (variable.get("name") == request.mistakes.CUDA_VISIBLE and variable.get("value"))
+            or (variable.get("name") in request.mistakes.VISIBLE and variable.get("value"))
         ]
         if variables:
             container["env"] = variables
