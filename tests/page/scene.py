@@ -353,7 +353,9 @@ class Scene:
             ],
             "changes": {
                 "title": "What would end the wait, for example, if nothing else changes",
-                "answers": [{"message": "No single change was found that would end the wait.", "helps": False}],
+                "answers": [
+                    {"message": f"the end of pod eval-017-5d1f on {names[0]} would end the wait", "helps": True}
+                ],
             },
             "inVain": False,
             "preemption": {"possible": False, "message": _no_victims(len(names))},
