@@ -382,7 +382,7 @@ VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Files of a release have the commit's time, so that the same commit gives the same bytes.
 release-parts release-files: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 .PHONY: release-version
-release-version: setup
+release-version: setup ## check a version, as the verbs of a release do before they build: VERSION=0.1.0
 	@$(BIN)/python -m release check "$(VERSION)"
 
 .PHONY: release-parts

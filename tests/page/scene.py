@@ -323,13 +323,15 @@ class Scene:
     def _waits(self, metadata: ObjectMeta, pod: QueuedPod) -> PodExplanation:
         cards, names, groups = pod["requests"]["nvidia.com/gpu"], list(self.fleet), list(self._groups(pod["message"]))
         fits = groups[0]["count"] if groups else len(names)
+        nearest = self._nearest(cards)
+        near = nearest[0]["node"] if nearest else names[0]
         explained: PodExplanation = {
             "metadata": metadata,
             "state": {"active": "Active", "backoff": "BackingOff"}.get(pod["state"], "Waiting"),
             "message": pod["message"] or "the pod has not been tried yet",
             "nodes": len(names),
             "groups": groups,
-            "nearest": self._nearest(cards),
+            "nearest": nearest,
             "fitsNow": False,
             "fitsWhenEmpty": fits,
             "newNodeHelps": True,
@@ -353,7 +355,7 @@ class Scene:
             ],
             "changes": {
                 "title": "What would end the wait, for example, if nothing else changes",
-                "answers": [{"message": "No single change was found that would end the wait.", "helps": False}],
+                "answers": [{"message": f"gpu 0 free on {near} would end the wait", "helps": True}],
             },
             "inVain": False,
             "preemption": {"possible": False, "message": _no_victims(len(names))},

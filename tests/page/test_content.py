@@ -149,7 +149,7 @@ def test_health_says_which_faults_were_looked_for_and_not_found(window: Window) 
     lines = window.page.evaluate("[...document.querySelectorAll('.checked li')].map((line) => line.innerText)")
     said = dict(line.strip().split(" ", 1) for line in lines)
     assert found
-    assert said == {check: "found" if check in found else "not found" for check in said}
+    assert said == {check: "finding" if check in found else "no finding" for check in said}
     assert found <= set(said)
 
 

@@ -91,6 +91,11 @@ class FleetNode(TypedDict):
     metadata: ObjectMeta
     ready: Annotated[bool, "Whether the Node is ready."]
     schedulable: Annotated[bool, "Whether the Node is not cordoned."]
+    taints: NotRequired[
+        Annotated[
+            list[str], "Taints that keep pods without a toleration away, except a cordon's: `key=value:NoSchedule`."
+        ]
+    ]
     reporting: Annotated[bool, "Whether the agent renews its Lease."]
     blocked: Annotated[str, "Why some or all devices are not allocated there; empty if they are."]
     promised: NotRequired[Annotated[int, "Places that are promised to pods which do not exist yet; they are not free."]]

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from berth_api import names
 from berth_api.objects.visibility import Card, FleetNode
 from berth_kubectl.arguments import forms, no_namespaces, selector, watching
 from berth_kubectl.commands import listing
@@ -40,7 +41,7 @@ COLUMNS: Final = (
     Column(title="HEALTH", style=state_colour),
     Column(title="USERS"),
     Column(title="FREE"),
-    Column(title="NUMA"),
+    Column(title="NUMA", wide=True),
     Column(title="ID", wide=True),
     Column(title="PCIE", wide=True),
     Column(title="LINKS", wide=True),
@@ -88,7 +89,7 @@ def report(fleet: Sequence[FleetNode]) -> Report:
             count = card.get("unheld", 0)
             unheld = f"{count} pod(s) use it and do not hold it" if count else ""
             # What is free: MIG instances by profile, else slices or hundredths and memory.
-            free = amounts.requests(card["free"])
+            free = _short(card)
             if card["mig"]:
                 profiles = [instance["profile"] for instance in card["mig"]]
                 left = Counter(instance["profile"] for instance in card["mig"] if instance["free"])
@@ -119,6 +120,14 @@ def report(fleet: Sequence[FleetNode]) -> Report:
         items=fleet,
         names=[f"device.berth.dev/{node['metadata']['name']}" for node in fleet],
     )
+
+
+def _short(card: Card) -> str:
+    """Return what is free of a card without what a reader of its row knows: its type, and equal hundredths twice."""
+    free = dict(card["free"])
+    if free.get(names.GPU_CORE) == free.get(names.GPU_MEMORY_RATIO):
+        free.pop(names.GPU_MEMORY_RATIO, None)
+    return amounts.requests(free).replace(f"{card['type']}-", "")
 
 
 def state(node: FleetNode) -> str:

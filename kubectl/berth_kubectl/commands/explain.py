@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_api.objects.visibility import API_VERSION, PodExplanation
+from berth_api.values import keys, spelling
 from berth_kubectl.arguments import forms, namespace
 from berth_kubectl.commands import connecting, explaining, explaining_quota
 from berth_kubectl.errors import ANSWERED, CommandError, ReadError
@@ -69,6 +70,8 @@ class Target:
     kind: str
     """A key of KINDS."""
     name: str
+    namespace: str = ""
+    """Of a pod that is named with its namespace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action=_Target,
         metavar="POD | KIND/NAME",
-        help=f"a pod, or a kind and a name; kinds: {', '.join(KINDS)}. KIND NAME works, too",
+        help=f"a pod, also as NAMESPACE/POD, or a kind and a name; kinds: {', '.join(KINDS)}. KIND NAME works, too",
     )
     parser.add_argument(
         "--scheduler-names",
@@ -116,19 +119,26 @@ class _Target(argparse.Action):
 
 
 def target(text: str) -> Target:
-    """Return what a text names: `train-0`, `pod/train-0`, `job/train`."""
+    """Return what a text names: `train-0`, `pod/train-0`, `job/train`, or as for `advise` `ml/train-0`."""
     kind, slash, name = text.rpartition("/")
     matching = [key for key, known_as in KINDS.items() if kind.lower() in known_as]
     if not slash:
         return Target(kind="pod", name=name)
+    near = spelling.closest(
+        kind.lower(), [name for known_as in KINDS.values() for name in known_as], spelling.ALMOST_SURE
+    )
+    if not matching and name and keys.NAME.fullmatch(kind) and not near:
+        return Target(kind="pod", name=name, namespace=kind)
     if not matching or not name:
-        raise argparse.ArgumentTypeError(f'"{text}"; allowed are POD, {", ".join(f"{key}/NAME" for key in KINDS)}')
+        allowed = ", ".join(("POD", "NAMESPACE/POD", *(f"{key}/NAME" for key in KINDS)))
+        raise argparse.ArgumentTypeError(f'"{text}"; allowed are {allowed}')
     return Target(kind=matching[0], name=name)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the explanation."""
     to = output.standard(options.output, headers=options.headers)
+    options.namespace = options.target.namespace or options.namespace
     with connecting.session(options) as session:
         answer = explain(session, options.target, frozenset(options.scheduler_names.split(",")))
         explanation, listed, notes = answer.explanation, answer.events, session.notes
@@ -136,7 +146,9 @@ def run(options: argparse.Namespace) -> int:
         body: dict[str, Any] = {**explanation, "events": listed} if listed else dict(explanation)
         to.document({"apiVersion": API_VERSION, "kind": "PodExplanation", **body})
     else:
-        text = explaining.text(explanation, listed, wide=to.form == "wide", subject=answer.subject)
+        text = explaining.text(
+            explanation, listed, wide=to.form == "wide", subject=answer.subject, width=to.terminal_width
+        )
         to.lines([*answer.summary, *text])
     for note in notes if not options.quiet else ():
         to.note(note)

@@ -1,5 +1,6 @@
 """The text of an explanation."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -19,9 +20,17 @@ SHOWN_CAUSES: Final = 3
 
 
 def text(
-    explanation: PodExplanation, events: Sequence[Mapping[str, Any]] = (), *, wide: bool = False, subject: str = "Pod"
+    explanation: PodExplanation,
+    events: Sequence[Mapping[str, Any]] = (),
+    *,
+    wide: bool = False,
+    subject: str = "Pod",
+    width: int = 0,
 ) -> list[str]:
-    """Return the lines for people; `subject` is the kind that is explained."""
+    """Return the lines for people.
+
+    `subject` is the kind that is explained, and `width` how many columns a terminal has, 0 for one line per field.
+    """
     metadata, state, others = explanation["metadata"], explanation["state"], []
     queue = explanation.get("queue")
     if queue and queue["position"]:
@@ -44,7 +53,7 @@ def text(
         *((answer["title"], answer["message"]) for answer in explanation.get("outlook", ())),
         *others,
     ]
-    lines = [f"{f'{clean(label)}:':<{LABEL}}{clean(value)}" for label, value in head if value]
+    lines = [line for label, value in head if value for line in _wrapped(clean(label), clean(value), width)]
     if changes := explanation.get("changes"):
         lines += _section(f"{clean(changes['title'])}:", [clean(answer["message"]) for answer in changes["answers"]])
     if claims := explanation.get("claims"):
@@ -77,8 +86,32 @@ def text(
             ]
             scores = tables.lines(columns, rows)
         lines += _section("Scores of the chosen node and of the runners-up:", scores)
-    seen = [(event["time"], event["type"], event["reason"], str(event["count"]), event["message"]) for event in events]
+    said = explanation["message"]
+    seen = [
+        (event["time"], event["type"], event["reason"], str(event["count"]), _once(event["message"], said))
+        for event in events
+    ]
     return lines + _section("Events:", _table(("LAST", "TYPE", "REASON", "COUNT", "MESSAGE"), seen))
+
+
+def _wrapped(label: str, value: str, width: int) -> list[str]:
+    """Return a labelled value in lines of at most this width; in one line if it is 0."""
+    if not width:
+        return [f"{f'{label}:':<{LABEL}}{value}"]
+    indent = " " * LABEL
+    return textwrap.wrap(
+        f"{f'{label}:':<{LABEL}}{value}",
+        max(width, 2 * LABEL),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
+
+
+def _once(message: str, said: str) -> str:
+    """Return the message of an Event, unless it stands above already."""
+    return "as the message above" if message == said else message
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ from berth_kubectl.commands import listing
 from berth_kubectl.printing import amounts
 from berth_kubectl.printing.report import Column, Report, Row, cell
 from berth_kubectl.reading import views
+from berth_kubectl.reading.objects import natural
 
 EXAMPLES: Final = """\
   kubectl berth free                         # whole cards, shares, slices and MIG instances
@@ -51,6 +52,8 @@ class Pool:
     """Node -> units of the largest request that fits: all devices of the node, or one card's share."""
     unusable: Counter[str] = field(default_factory=Counter)
     """Why -> units that no pod holds and that cannot be allocated."""
+    tainted: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """Taint -> node -> free units that only pods with a toleration can use."""
     unlinked: dict[str, str] = field(default_factory=dict)
     """Node on which no two of the free cards have a direct link, although the model has them -> the type of link."""
 
@@ -128,6 +131,8 @@ def pooled(fleet: Iterable[FleetNode]) -> dict[Kind, Pool]:
                 elif free:
                     pool.free[name] += free
                     pool.largest[name] = max(pool.largest[name], free) if kind == SHARE else pool.free[name]
+                    for taint in node.get("taints", ()):
+                        pool.tainted[taint][name] += free
         # Note where the free cards of a node have direct links, but none among each other.
         idle: dict[str, list[Card]] = defaultdict(list)
         for card in node["devices"]:
@@ -183,7 +188,7 @@ def _hundredths(card: Card, of: dict[str, int]) -> int:
 
 def _largest(pool: Pool) -> tuple[str, int]:
     """Return the node with the largest request that fits, and its units."""
-    return min(pool.largest.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
+    return min(pool.largest.items(), key=lambda item: (-item[1], natural(item[0])), default=("", 0))
 
 
 def _shown(kind: str, units: int) -> str:
@@ -201,5 +206,9 @@ def notes(kind: Kind, pool: Pool) -> list[str]:
         listed.append(f"no two free ones of a node have {' or '.join(words)} between them")
     if kind[2] == SHARE and free >= FULL > largest:
         listed.append(f"cannot be used together: no card has more than {amounts.cards(largest)} free")
+    for taint, nodes in sorted(pool.tainted.items()):
+        units = sum(nodes.values())
+        shown = "all" if units == free else _shown(kind[2], units)
+        listed.append(f"{shown} of the free ones only for pods that tolerate {taint}")
     listed += [f"{count} {why}" for why, count in sorted(pool.unusable.items()) if count]
     return listed

@@ -15,7 +15,7 @@ from berth_kubectl.errors import CommandError, ReadError
 from berth_kubectl.printing import amounts, colours
 from berth_kubectl.printing.report import NONE, Column, Report, Row, cell
 from berth_kubectl.reading import views
-from berth_kubectl.reading.objects import time_of
+from berth_kubectl.reading.objects import natural, time_of
 
 EXAMPLES: Final = """\
   kubectl berth top                          # the nodes, the busiest first
@@ -97,17 +97,14 @@ def of_nodes(fleet: Iterable[FleetNode], *, idle: bool = False) -> Report:
     """Return a row for each node with GPUs, the busiest first, or of those with GPUs that are held and idle."""
     listed = [(node, [*_gpus(node)]) for node in fleet]
     kept = [(node, cards) for node, cards in listed if cards and (not idle or any(map(is_held_idle, cards)))]
-    kept.sort(key=lambda item: (-(_use(item[1]) or 0), item[0]["metadata"]["name"]))
+    kept.sort(key=lambda item: (-(_use(item[1]) or 0), natural(item[0]["metadata"]["name"])))
     rows: list[Row] = []
     items: list[dict[str, Any]] = []
     for node, cards in kept:
-        name, held, idle_cards = (
-            node["metadata"]["name"],
-            sum(card["users"] > 0 for card in cards),
-            sum(map(is_held_idle, cards)),
-        )
-        rows.append((name, str(len(cards)), str(held), str(idle_cards), *_measured(cards)))
-        items.append({"node": name, "gpus": len(cards), "held": held, "idle": idle_cards, **_sums(cards)})
+        name, held = node["metadata"]["name"], sum(card["users"] > 0 for card in cards)
+        counted = {} if _use(cards) is None else {"idle": sum(map(is_held_idle, cards))}
+        rows.append((name, str(len(cards)), str(held), str(counted.get("idle", NONE)), *_measured(cards)))
+        items.append({"node": name, "gpus": len(cards), "held": held, **counted, **_sums(cards)})
     return _report("node", rows, items, kept)
 
 

@@ -16,7 +16,7 @@ from berth_kubectl.commands import listing
 from berth_kubectl.printing import amounts, colours
 from berth_kubectl.printing.report import Column, Report, Row, cell
 from berth_kubectl.reading import views
-from berth_kubectl.reading.objects import time_of
+from berth_kubectl.reading.objects import natural, time_of
 
 EXAMPLES: Final = """\
   kubectl berth who                          # the pods of this namespace
@@ -80,9 +80,9 @@ def report(holders: Sequence[HoldingPod], *, by: str = "pod", now: datetime) -> 
                 parts_of[_KEYS[by](holder, part)].append((holder, part))
         # Cards by node and minor, other groups the largest first.
         if by == "card":
-            groups = sorted(parts_of.items(), key=lambda item: (*item[0][:2], int(item[0][2])))
+            groups = sorted(parts_of.items(), key=lambda item: (natural(item[0][0]), item[0][1], int(item[0][2])))
         else:
-            groups = sorted(parts_of.items(), key=lambda item: (-hundredths(item[1]), item[0]))
+            groups = sorted(parts_of.items(), key=lambda item: (-hundredths(item[1]), [*map(natural, item[0])]))
         rows, columns, items = [], (*GROUPS[by], *SUMS), []
         titles = [column.title.lower() for column in GROUPS[by]]
         for key, parts in groups:

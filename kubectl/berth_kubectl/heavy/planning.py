@@ -90,8 +90,15 @@ def _pod(options: argparse.Namespace) -> str:
 
 
 def simulate(options: argparse.Namespace, plan: Planner, to: Output) -> int:
-    """Print whether and where the pods of a workload would fit."""
+    """Print whether and where the pods of a workload would fit.
+
+    Raises:
+        CommandError: the file has no pods, and nothing else is asked.
+    """
     answer = plan.simulate(options.without)
+    if not (answer.pods or answer.left_out or options.waiting or options.without):
+        why = "; ".join((f"{options.file}: no Pod, and no workload that makes pods", *answer.notes))
+        raise CommandError(why)
     report = reports.of_simulation(answer)
     if to.form:
         to.document(report)

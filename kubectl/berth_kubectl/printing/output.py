@@ -1,5 +1,6 @@
 """Write reports in the format that `-o` selects."""
 
+import shutil
 import sys
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -19,6 +20,11 @@ class Output:
     headers: bool = True
     out: TextIO
     err: TextIO
+
+    @property
+    def terminal_width(self) -> int:
+        """How many columns the terminal has; 0 if the output goes elsewhere, where a field is one line."""
+        return shutil.get_terminal_size().columns if self.out.isatty() else 0
 
     def write(self, report: Report) -> None:
         """Write a report."""

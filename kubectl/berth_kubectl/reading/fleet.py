@@ -9,18 +9,19 @@ from berth_api.allocation import REPLICAS, mig, short
 from berth_api.objects import faults
 from berth_api.objects.visibility import Amounts, Card, CardInstance, FleetNode
 from berth_api.resources import quantity
-from berth_kubectl.reading.objects import Object, condition, name_of
+from berth_kubectl.reading.objects import Object, condition, name_of, natural
 
+CORDON: Final = "node.kubernetes.io/unschedulable"
 ZONE: Final = "topology.kubernetes.io/zone"
 
 
 def rows(devices: Iterable[Object], nodes: Mapping[str, Object] | None) -> list[FleetNode]:
-    """Return a row for each Device, ordered by name.
+    """Return a row for each Device, ordered by name: node-2 before node-10.
 
     Without `nodes` (by name; None if they may not be read) all nodes count as schedulable.
     """
     listed: list[FleetNode] = []
-    for device in sorted(devices, key=name_of):
+    for device in sorted(devices, key=lambda device: natural(name_of(device))):
         name, status = name_of(device), device.get("status") or {}
         node = {} if nodes is None else nodes.get(name, {})
         labels = (node.get("metadata") or {}).get("labels") or {}
@@ -45,7 +46,18 @@ def rows(devices: Iterable[Object], nodes: Mapping[str, Object] | None) -> list[
                 "devices": cards,
             }
         )
+        if taints := _taints(node):
+            listed[-1]["taints"] = taints
     return listed
+
+
+def _taints(node: Object) -> list[str]:
+    """Return the taints that keep pods without a toleration away, except a cordon's and Berth's for preemption."""
+    return sorted(
+        f"{taint['key']}{'=' * bool(taint.get('value'))}{taint.get('value') or ''}:{taint['effect']}"
+        for taint in (node.get("spec") or {}).get("taints") or ()
+        if taint["effect"] != "PreferNoSchedule" and taint["key"] not in (CORDON, names.PREEMPTING)
+    )
 
 
 def _cards(device: Object, blocked: str, unaccounted: str) -> Iterator[Card]:

@@ -1,5 +1,6 @@
 """Parts of Kubernetes objects."""
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -12,6 +13,11 @@ Object = dict[str, Any]
 def name_of(obj: Object) -> str:
     """Return the object's name."""
     return str(obj["metadata"]["name"])
+
+
+def natural(name: str) -> list[tuple[str, int]]:
+    """Return a key that sorts node-2 before node-10."""
+    return [(text, int(number or 0)) for text, number in re.findall(r"(\D*)(\d*)", name)]
 
 
 def key_of(obj: Object) -> tuple[str, str]:
@@ -32,14 +38,15 @@ def controller_of(pod: Object) -> Mapping[str, Any]:
 
 
 def owner_of(pod: Object) -> PodOwner:
-    """Return the controller of a pod: of a ReplicaSet its Deployment, by the template's hash in its name."""
+    """Return the controller of a pod: of a ReplicaSet its Deployment or Rollout, by the template's hash in its name."""
     controller = controller_of(pod)
     if not controller:
         return {"kind": "", "name": ""}
     kind, name = str(controller["kind"]), str(controller["name"])
-    template = (pod["metadata"].get("labels") or {}).get("pod-template-hash", "")
-    if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
-        return {"kind": "Deployment", "name": name.removesuffix(f"-{template}")}
+    for label, above in {"pod-template-hash": "Deployment", "rollouts-pod-template-hash": "Rollout"}.items():
+        template = (pod["metadata"].get("labels") or {}).get(label, "")
+        if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
+            return {"kind": above, "name": name.removesuffix(f"-{template}")}
     return {"kind": kind, "name": name}
 
 

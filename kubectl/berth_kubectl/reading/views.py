@@ -9,7 +9,7 @@ from berth_api.objects.visibility import FleetNode, HoldingPod, QueuedPod
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading import fleet, holders, queue
 from berth_kubectl.reading.leases import without_leader
-from berth_kubectl.reading.objects import name_of
+from berth_kubectl.reading.objects import name_of, natural
 from berth_kubectl.reading.resources import DEVICES, FLEET, GPU_PODS, HOLDERS, LEADER_LEASES, NODES, PODS, QUEUE
 from berth_kubectl.reading.session import Lists, Session, Source
 
@@ -51,6 +51,10 @@ def first_of(session: Session, views: Sequence[View[T]]) -> tuple[View[T], Lists
     return views[-1], lists
 
 
+def _of_node(row: Any) -> list[tuple[str, int]]:
+    return natural(name_of(row))
+
+
 def note_age(session: Session, old: str) -> None:
     """Note since when no operator has led, if none leads now; `old` says what is as old."""
     [leases] = session.lists([Source(resource=LEADER_LEASES, optional=True)])
@@ -63,7 +67,7 @@ def fleets(labels: str = "") -> list[View[FleetNode]]:
     nodes = Source(resource=NODES, labels=labels, optional=not labels)
 
     def of_api(lists: Lists, _now: datetime) -> list[FleetNode]:
-        rows: list[Any] = sorted(lists[0] or (), key=name_of)
+        rows: list[Any] = sorted(lists[0] or (), key=_of_node)
         matching = {name_of(node) for node in lists[1] or ()} if len(lists) > 1 else None
         return [row for row in rows if matching is None or name_of(row) in matching]
 

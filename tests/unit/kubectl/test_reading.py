@@ -113,6 +113,20 @@ def test_the_state_of_a_node(conditions: list[Any], ready: bool, reporting: bool
     assert (row["ready"], row["reporting"], row["blocked"], row["schedulable"]) == (ready, reporting, blocked, False)
 
 
+def test_taints_that_keep_pods_away_are_listed_and_nodes_are_in_the_order_of_their_numbers() -> None:
+    taints = [
+        {"key": "team", "value": "ml", "effect": "NoSchedule"},
+        {"key": "soft", "effect": "PreferNoSchedule"},
+        {"key": fleet.CORDON, "effect": "NoSchedule"},
+    ]
+    devices = [raw_device(name, raw_card()) for name in ("node-10", "node-2")]
+    rows = fleet.rows(devices, {"node-2": raw_node("node-2", taints=taints)})
+    assert [(row["metadata"]["name"], row.get("taints")) for row in rows] == [
+        ("node-2", ["team=ml:NoSchedule"]),
+        ("node-10", None),
+    ]
+
+
 def test_a_pod_of_unknown_allocation_blocks_the_cards_that_the_status_marks() -> None:
     cards, uses = (
         [{**raw_card(), "type": kind} for kind in ("gpu", "rdma")],

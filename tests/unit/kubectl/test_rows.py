@@ -134,6 +134,16 @@ MADE = {"profile": "1g.10gb", "minor": 0, "free": False, "placement": {"start": 
             id="what cannot be allocated",
         ),
         pytest.param(
+            [fleet_node("a", card(0), taints=["team=ml:NoSchedule"]), fleet_node("b", card(0), card(1))],
+            [("whole", "3", "3", "2", "b", "1 of the free ones only for pods that tolerate team=ml:NoSchedule")],
+            id="cards of a node with a taint",
+        ),
+        pytest.param(
+            [fleet_node("node-10", card(0)), fleet_node("node-2", card(0))],
+            [("whole", "2", "2", "1", "node-2", "cannot be used together: each of the 2 free ones is on another node")],
+            id="names with numbers",
+        ),
+        pytest.param(
             [fleet_node("a", card(healthy=False, free={}, barred="listed by a driver", mig=[MADE]))],
             [("whole", "1", "0", "0", "-", "1 not given by name")],
             id="a card with an instance that was made for a claim",
@@ -152,6 +162,12 @@ MADE = {"profile": "1g.10gb", "minor": 0, "free": False, "placement": {"start": 
 )
 def test_free_counts_by_kind_and_says_what_the_numbers_hide(fleet: Any, rows: list[tuple[str, ...]]) -> None:
     assert cells(free.report(fleet), "KIND", "TOTAL", "FREE", "LARGEST", "NODE", "NOTE") == rows
+
+
+def test_nodes_and_what_is_free_of_cards_are_shown_in_a_narrow_table() -> None:
+    report = devices.report([fleet_node("node-3.rack-2.example", card(0), card(1, used=60))])
+    assert [row[7] for row in report.rows] == ["core=100,memory=80Gi", "core=40,memory=32Gi"]
+    assert max(map(len, tables.lines(report.columns, report.rows))) <= 120
 
 
 def test_free_lists_other_types_after_gpus_and_filters_by_model() -> None:

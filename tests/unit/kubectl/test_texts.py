@@ -1,5 +1,6 @@
 """The output of `queue`, `top` and `explain`, and the output formats."""
 
+import argparse
 import io
 import subprocess
 import sys
@@ -76,7 +77,8 @@ def test_top_adds_up_what_was_measured_and_counts_cards_that_are_held_and_idle()
 
 def test_top_says_that_nothing_was_measured() -> None:
     report = top.of_nodes([fleet_node("a", card(0))])
-    assert (report.rows[0][-3:], report.notes) == (("-", "-", "-"), [top.UNMEASURED])
+    assert (report.rows[0][-4:], report.notes) == (("-", "-", "-", "-"), [top.UNMEASURED])
+    assert "idle" not in report.items[0]
 
 
 def test_pods_that_hold_cards_and_use_none_of_them() -> None:
@@ -218,11 +220,38 @@ def test_the_text_of_a_pod_that_is_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "name"),
-    [("a", "pod", "a"), ("po/a", "pod", "a"), ("Job/a", "job", "a"), ("deploy/a", "deployment", "a")],
+    ("text", "kind", "name", "namespace"),
+    [
+        ("a", "pod", "a", ""),
+        ("po/a", "pod", "a", ""),
+        ("Job/a", "job", "a", ""),
+        ("deploy/a", "deployment", "a", ""),
+        ("ml/a", "pod", "a", "ml"),
+    ],
 )
-def test_what_may_be_explained(text: str, kind: str, name: str) -> None:
-    assert explain.target(text) == explain.Target(kind=kind, name=name)
+def test_what_may_be_explained(text: str, kind: str, name: str, namespace: str) -> None:
+    assert explain.target(text) == explain.Target(kind=kind, name=name, namespace=namespace)
+
+
+@pytest.mark.parametrize("text", ["jobb/a", "ml/", "ml/job/a"])
+def test_a_mistyped_kind_is_no_namespace(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="allowed are POD, NAMESPACE/POD, pod/NAME, "):
+        explain.target(text)
+
+
+def test_on_a_terminal_long_fields_are_wrapped_and_elsewhere_they_are_one_line() -> None:
+    long: PodExplanation = {**WAITING, "message": "0/9 nodes are available: " + "9 node(s) have a long reason, " * 9}
+    assert max(map(len, explaining.text(long, width=80)[:8])) <= 80
+    joined = " ".join(line.strip() for line in explaining.text(long, width=80))
+    assert long["message"].strip() in joined
+    assert any(long["message"].strip() in line for line in explaining.text(long))
+
+
+def test_an_event_does_not_repeat_the_message() -> None:
+    events = [{"time": "t", "type": "Warning", "reason": "FailedScheduling", "count": 1, "message": WAITING["message"]}]
+    lines = explaining.text(WAITING, events)
+    assert sum(WAITING["message"] in line for line in lines) == 1
+    assert lines[-1].endswith("FailedScheduling   1       as the message above")
 
 
 # --- forms ------------------------------------------------------------------------------------------------------
@@ -336,7 +365,7 @@ def test_all_namespaces_come_first_and_nodes_have_none(line: str, namespace: str
     [
         ("nonsense", 'unknown command "nonsense"; allowed are explain'),
         ("who --by moon", "argument --by: invalid choice: 'moon'"),
-        ("explain moon/a", '"moon/a"; allowed are POD, pod/NAME, job/NAME'),
+        ("explain jobb/a", '"jobb/a"; allowed are POD, NAMESPACE/POD, pod/NAME, job/NAME'),
         ("simulate", "the following arguments are required: -f/--file"),
     ],
 )

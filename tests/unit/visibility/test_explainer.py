@@ -396,7 +396,7 @@ OTHER = {"schedulerName": "default-scheduler"}
         pytest.param(lambda scene: scene.add(pod("p", schedulerName="other", created="1969-12-31T23:59:00Z")),
                      {"state": "NotManaged", "message": 'Berth does not schedule pods of schedulerName "other"; no '
                       "scheduler has tried it for a minute, so no scheduler other seems to run: start it, "
-                      "or give a profile of Berth this name"}, id="a scheduler that nobody runs"),
+                      "or give a profile of Berth this name"}, id="a scheduler that does not run"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, **OTHER)), {"state": "NotManaged"}, id="another scheduler"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, schedulerName=SCHEDULER, schedulingGates=GATES)),
                      {"state": "Gated", "message": "scheduling is blocked by gates: example.com/quota, "

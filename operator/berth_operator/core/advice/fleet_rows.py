@@ -14,6 +14,7 @@ from berth_api.values.caching import sized_cache
 from berth_operator.core.advice.card_amounts import offers
 from berth_operator.core.advice.claimed_parts import ClaimedPart, claimed_parts
 from berth_operator.core.decision.promise import is_promised
+from berth_operator.core.filters import taints
 from berth_operator.core.filters.devices import silence
 from berth_operator.core.fleet.arrays.column_cache import only
 from berth_operator.core.fleet.arrays.intern_table import Wiring
@@ -21,6 +22,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.card_columns import UNMEASURED
 from berth_operator.core.fleet.nodes.cards import Cards
 from berth_operator.core.values.gpu_metrics import Quantity
+from berth_operator.core.values.request import PodRequest
 
 Faults = Mapping[tuple[str, str], str]
 """(type, id) of an unhealthy card -> its faults, as text."""
@@ -29,6 +31,7 @@ ZONE: Final = "topology.kubernetes.io/zone"
 NONE: Final[Mapping[str, int]] = MappingProxyType({})
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 _OF_NODE: Final = (CPU, MEMORY, PODS)
+_WITHOUT_TOLERATIONS: Final = PodRequest()
 
 
 def nodes(fleet: Fleet) -> list[str]:
@@ -72,10 +75,14 @@ def fleet_row(
         if count := unheld.get(device["id"]):
             device["unheld"] = count
     _add_claimed(fleet, name, devices)
+    keeping = sorted(
+        str(taint) for taint, rows in fleet.taints().items() if rows[row] and taints.repels(taint, _WITHOUT_TOLERATIONS)
+    )
     return {
         "metadata": {"name": name},
         "ready": bool(fleet.present[row] and fleet.ready[row]),
         "schedulable": bool(fleet.present[row] and not fleet.cordoned[row]),
+        "taints": keeping,
         "reporting": bool(fleet.fresh[row] or fleet.foreign[row]),
         "blocked": "; ".join(blocked),
         "promised": sum(map(is_promised, fleet.nominees_on(name))),

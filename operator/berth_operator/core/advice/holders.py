@@ -19,6 +19,7 @@ from berth_operator.core.fleet.kubelet_allocation import is_pod
 from berth_operator.core.fleet.nodes.cards import card_id, is_listed, shown_minors
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import NOT_STARTED, Charge
+from berth_operator.core.values.revisions import application_of
 
 NONE_PLACED: Final[Mapping[str, InstancePlacement]] = MappingProxyType({})
 
@@ -61,6 +62,7 @@ def holder_row(
     """
     shown, (namespace, name) = shown_minors(charge.grants), keys.split(charge.pod)
     row, devices = fleet.rows[charge.node], []
+    kind, application = application_of(charge.owner, charge.identity.labels)
     for grant in charge.grants:
         part: HeldPart = {
             "type": grant.type,
@@ -82,7 +84,7 @@ def holder_row(
     return {
         "metadata": {"name": name, "namespace": namespace, "uid": charge.uid},
         "node": charge.node,
-        "owner": {"kind": charge.owner.kind, "name": charge.owner.name},
+        "owner": {"kind": kind or charge.owner.kind, "name": application or charge.owner.name},
         "scheduler": charge.scheduler,
         "since": _time(charge.started, NOT_STARTED),
         "endsBy": _time(charge.ends, ending.UNKNOWN),

@@ -32,8 +32,8 @@ def _are_of_one_rollout(charge: Charge, pod: PendingPod) -> bool:
     labels, others = charge.identity.labels, pod.request.identity.labels
     if not (_has_revision(others) and _has_revision(labels)):
         return False
-    name = application_of(charge.owner, labels)
-    return (name != "" and name == application_of(pod.owner, others)) or _unversioned(labels) == _unversioned(others)
+    _, name = application_of(charge.owner, labels)
+    return (name != "" and name == application_of(pod.owner, others)[1]) or _unversioned(labels) == _unversioned(others)
 
 
 def _has_revision(labels: Labels) -> bool:

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_api.links import DIRECT as NVLINK
 from berth_api.objects.visibility import Card
 from berth_operator.core.advice.fleet_rows import fleet_row, nodes
+from berth_operator.core.filters import cordon
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import Bar
+from berth_operator.core.values.request import Taint
 from tests.builders import (
     A100,
     GI,
@@ -159,6 +162,13 @@ def test_a_row_says_why_nothing_is_allocated(
     row = fleet_row(of, "node", {})
     assert (row["ready"], row["schedulable"], row["reporting"]) == flags
     assert row["blocked"] == blocked
+
+
+def test_a_row_lists_the_taints_that_keep_pods_without_a_toleration_away() -> None:
+    of = made()
+    keys = {"team": "NoSchedule", "soft": "PreferNoSchedule", names.PREEMPTING: "NoSchedule"}
+    node_is(taints=(*(Taint(key=key, effect=effect) for key, effect in keys.items()), cordon.TAINT))(of)
+    assert fleet_row(of, "node", {})["taints"] == ["team:NoSchedule"]
 
 
 def test_a_pod_that_may_hold_any_gpu_blocks_no_nic() -> None:

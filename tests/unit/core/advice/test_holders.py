@@ -4,6 +4,7 @@ import pytest
 
 from berth_operator.core.advice.holders import holder_row, holds_devices
 from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.values.affinity import Identity
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.owner import Owner
 from tests.builders import A100, GI, charge, fleet, grant
@@ -37,6 +38,14 @@ def test_a_row_has_the_pod_s_devices_and_whose_it_is() -> None:
         "isolation": "",
         "exceeding": [],
     }
+
+
+def test_the_owner_of_a_replica_set_is_shown_in_its_place() -> None:
+    of = fleet()
+    for name, label, kind in (("p", "pod-template-hash", "Deployment"), ("q", "rollouts-pod-template-hash", "Rollout")):
+        owner, identity = Owner(kind="ReplicaSet", name="chat-7f9"), Identity(labels=((label, "7f9"),))
+        of.charge(charge(name, HALF, owner=owner, identity=identity))
+        assert holder_row(of, of.charges[f"uid-{name}"], drifted=False)["owner"] == {"kind": kind, "name": "chat"}
 
 
 def test_what_is_not_known_is_empty() -> None:

@@ -67,6 +67,6 @@ function Diagnosis({ findings, checked, notChecked }) {
 /** Checks have the names of faults: a tick alone would say that there is one. */
 function Check({ name, isFound }) {
   return html`<li class=${isFound ? "bad" : "good"}>
-    <${Glyph} name=${isFound ? "warning" : "Ready"} /> ${name} <small>${isFound ? "found" : "not found"}</small>
+    <${Glyph} name=${isFound ? "warning" : "Ready"} /> ${name} <small>${isFound ? "finding" : "no finding"}</small>
   </li>`;
 }

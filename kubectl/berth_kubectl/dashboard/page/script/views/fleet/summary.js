@@ -31,10 +31,9 @@ export function ShareBar({ sums }) {
   </div>`;
 }
 
-/** The sums in large numbers; what was not measured has no number. `search` is what the nodes were searched for. */
+/** The sums in large numbers; what was not measured has none, and one line says so. `search` is what the nodes were searched for. */
 export function Summary({ sums, isComplete, search }) {
   const unusable = sums.nodes - sums.Ready;
-  const power = sums.powered ? `${count(Math.round(sums.power / 100) / 10)} kW` : null;
   return html`<section class="summary" aria-label="Sums" data-complete=${isComplete}>
     <dl>
       <${Figure} name="GPUs" value=${count(sums.gpus)} more=${`on ${count(sums.nodes)} nodes`} />
@@ -44,13 +43,15 @@ export function Summary({ sums, isComplete, search }) {
         value=${sums.gpus ? percent(sums.held / sums.gpus) : "–"}
         more=${`${cards(100 * sums.held)} GPUs`}
       />
-      <${Figure}
-        name="In use"
-        value=${sums.measured ? percent(sums.use / sums.measured) : null}
-        more=${sums.measured ? `${count(sums.measured)} of ${count(sums.gpus)} measured` : "no metrics"}
-      />
-      <${Figure} name="Held, idle" value=${sums.measured ? count(sums.idle) : null} more="GPUs with use below 1 %" />
-      <${Figure} name="Power" value=${power} more=${power ? `of ${count(sums.powered)} GPUs` : "no metrics"} />
+      ${sums.measured > 0 &&
+      html`<${Figure}
+          name="In use"
+          value=${percent(sums.use / sums.measured)}
+          more=${`${count(sums.measured)} of ${count(sums.gpus)} measured`}
+        />
+        <${Figure} name="Held, idle" value=${count(sums.idle)} more="GPUs with use below 1 %" />`}
+      ${sums.powered > 0 &&
+      html`<${Figure} name="Power" value=${`${count(Math.round(sums.power / 100) / 10)} kW`} more=${`of ${count(sums.powered)} GPUs`} />`}
       <${Figure} name="Failed" value=${count(sums.failed)} tone=${sums.failed ? "bad" : ""} more="GPUs with a fault">
         ${sums.failed > 0 && html`<${OnlyThese} word="failed" search=${search} />`}
       <//>
@@ -58,6 +59,7 @@ export function Summary({ sums, isComplete, search }) {
         ${unusable > 0 && html`<${OnlyThese} word="unusable" search=${search} />`}
       <//>
     </dl>
+    ${sums.gpus > 0 && !sums.measured && html`<p class="not-measured">Use of GPUs is not measured: the operator reads no metrics.</p>`}
     <${ShareBar} sums=${sums} />
     <ul class="share-legend">
       ${KINDS.filter(([key]) => sums[key] > 0).map(
@@ -83,7 +85,7 @@ function Figure({ name, value, more, tone = "", children }) {
   return html`<div class="figure ${tone}">
     <dt>${name}</dt>
     <dd>
-      ${value === null ? html`<span class="not-measured">not measured</span>` : html`<strong>${value}</strong>`}
+      <strong>${value}</strong>
       <small>${more}</small>
       ${children}
     </dd>
