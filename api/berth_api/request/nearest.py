@@ -38,15 +38,16 @@ _BORDERS: Final = re.compile(r"[./_-]")
 def hint(unknown: Mapping[str, int], offered: Iterable[str], kinds: Kinds) -> str:
     """Return a sentence about the resources that no node has, with the nearest known names.
 
-    `unknown` has the requested amounts by name. Empty if none of those listed has one, or is under a domain of devices: then another scheduler's users may know it.
-    Only as many as a message lists are compared: a pod may request thousands of names.
+    `unknown` has the requested amounts by name. Empty if none of those listed has one, or is under a domain of devices:
+    then another scheduler's users may know it. Only as many as a message lists are compared: a pod may request
+    thousands of names.
     """
     own = [*(name for kind in kinds.added for name in kind.resources), *kinds.gpus]
     # The first of equally near names is meant: the prefix of Kubernetes, and no name that only some nodes have.
     known = list(dict.fromkeys((*_BUILT_IN, *own, *offered)))[:MAX_KNOWN]
     listed = sorted(unknown)
-    near = {name: meant for name in listed[: listing.SHOWN] if (meant := nearest(name, known))}
-    meant = {name: _with_amount(name, unknown[name], near[name]) for name in near}
+    near = {name: nearest(name, known) for name in listed[: listing.SHOWN]}
+    meant = {name: _with_amount(name, unknown[name], other) for name, other in near.items() if other}
     if not meant and not any(_is_of_devices(name) for name in listed[: listing.SHOWN]):
         return ""
     unknown_names = (f"{name} (did you mean {meant[name]}?)" if name in meant else name for name in listed)

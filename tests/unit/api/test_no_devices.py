@@ -12,6 +12,7 @@ NONE = "it holds no device, because it requests none"
 HINT = names.ALLOCATE_HINT
 GPUS = {"kubernetes.io/gpu": "100"}
 CUDA = "which requests no card and numbers the container's own cards from 0; did you mean to leave it out?"
+CARDS = "did you mean the resource kubernetes.io/gpu"
 LIMITED = {"name": "main", "resources": {"limits": GPUS}}
 
 
@@ -27,10 +28,9 @@ LIMITED = {"name": "main", "resources": {"limits": GPUS}}
         (pod(annotations={names.MODEL_GLOBS: "*H100*"}),
          f"{NONE}: annotation {names.MODEL_GLOBS} has no effect without a request"),
         (pod(annotations={"slurm.schedmd.com/gpu": "2"}),
-         f"{NONE}: annotation slurm.schedmd.com/gpu: did you mean the resource kubernetes.io/gpu: 200, "
-         "in hundredths of a card?"),
+         f"{NONE}: annotation slurm.schedmd.com/gpu: {CARDS}: 200, in hundredths of a card?"),
         (pod(annotations={"example.com/gpu": "h100"}),
-         f"{NONE}: annotation example.com/gpu: did you mean the resource kubernetes.io/gpu, in hundredths of a card?"),
+         f"{NONE}: annotation example.com/gpu: {CARDS}, in hundredths of a card?"),
         (pod(annotations={f"{HINT[:-4]}hnit": "{}"}), f"{NONE}: {HINT[:-4]}hnit: did you mean the annotation {HINT}?"),
         (pod(requests={"kubernetes.io/gpu-core": 0, "kubernetes.io/gpu-memory": "0"}, labels={"genius/nubmer": "1"}),
          f"{NONE}: container main has kubernetes.io/gpu-core: 0; container main has kubernetes.io/gpu-memory: 0"),
