@@ -58,7 +58,7 @@ node-binaries: binaries ## build also what a real node runs, where there can be 
 .PHONY: test-binaries
 test-binaries: node-binaries ## build also the Prometheus, Helm, DRA driver and actionlint that tests use (4 minutes, then cached), and find Chromium
 	@$(BIN)/python -m devcluster build prometheus promtool helm dra-example-kubeletplugin actionlint > /dev/null
-	@$(BIN)/python -m tests.chromium > /dev/null
+	@$(BIN)/python -m tests.programs.chromium > /dev/null
 
 .PHONY: images
 images: setup ## build the images of operator and agent as OCI archives in .build/images (root on Debian 12)
@@ -93,7 +93,7 @@ test: setup ## run the tests that need no cluster and no compiled program (3 min
 
 .PHONY: e2e
 e2e: test-binaries ## run the tests on real programs: control plane, kubelet, Prometheus, Helm, Chromium (14 minutes): WORKERS=4
-	@BERTH_REQUIRE_RIGHTS=1 $(BIN)/python -m tests.steady -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder $(call end_after,1500) \
+	@BERTH_REQUIRE_RIGHTS=1 $(BIN)/python -m tests.harness.steady -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder $(call end_after,1500) \
 		$$(find tests -mindepth 1 -maxdepth 1 -type d ! -name unit ! -name component ! -name __pycache__)
 
 .PHONY: node-e2e
@@ -253,7 +253,7 @@ upgrade-e2e: node-binaries release ## upgrade from the version before to a relea
 
 .PHONY: mutants
 mutants: setup ## draw mutants of the product, and print which no test finds (hours): SEED=1 COUNT=300
-	@$(BIN)/python -m tests.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),300)
+	@$(BIN)/python -m tests.harness.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),300)
 
 .PHONY: coverage
 coverage: setup ## measure branch coverage of the pure code
@@ -467,7 +467,7 @@ verify: stubs ## fail where a generated file differs from its model
 lint: setup verify types imports docs ## check format, style, types, layers, generated files, English and links of documents
 	@$(BIN)/ruff format --check --quiet $(SOURCES)
 	@$(BIN)/ruff check --quiet $(SOURCES)
-	@$(BIN)/python -m tests.prose
+	@$(BIN)/python -m tests.harness.prose
 
 # Names keep their extras: without them pip 23 takes the newest release of `coverage[toml]`, whose hash the file lacks.
 # It needs no environment, so that it can mend a lock from which none can be installed.

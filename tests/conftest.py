@@ -17,9 +17,10 @@ from devcluster import Arena, Cluster, real_node
 from devcluster.additions import agents, installation
 from devcluster.building import downloads, programs
 from devcluster.control_plane import audit
-from tests import chromium, late, layers, leftovers, rights, shared_cluster
-from tests.prometheus import Prometheus
-from tests.proxy import FaultProxy
+from tests.harness import late, layers, leftovers, rights
+from tests.programs import chromium, shared_cluster
+from tests.programs.prometheus import Prometheus
+from tests.stand_ins.proxy import FaultProxy
 
 # The duration of an example depends more on the machine than on the code, and a verdict must not hang on luck. Of
 # examples that are the same each time, more would find nothing new.

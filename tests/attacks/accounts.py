@@ -9,7 +9,7 @@ import yaml
 
 from devcluster import Arena
 from devcluster.control_plane.api import Api, ApiError, Manifest
-from tests import policies
+from tests.programs import policies
 
 MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
 ROLES: Final = (

@@ -10,7 +10,7 @@ import yaml
 from berth_operator.core.dra import status
 from devcluster import Arena
 from devcluster.control_plane.api import Api, ApiError, Manifest
-from tests import policies
+from tests.programs import policies
 
 POLICY: Final = Path(__file__).parents[2] / "manifests/components/claims/writers.yaml"
 OURS: Final = "berth-operator/7"

@@ -13,7 +13,7 @@ import yaml
 from devcluster import Arena
 from devcluster.control_plane.api import ApiError, Manifest
 from tests.attacks.accounts import MANIFESTS
-from tests.policies import built
+from tests.programs.policies import built
 
 LABEL = "pod-security.kubernetes.io/enforce"
 COMPONENTS = ("device-plugin", "mps", "hami-core-library", "webhook", "list-watch-api", "debug-api", "extender")

@@ -12,7 +12,7 @@ from devcluster.control_plane.api import Manifest
 from tests.attacks.test_kept_places import LWS, WORKER
 from tests.integration.operator.test_controller_gangs import define
 from tests.integration.operator.world import World, free_ports, metrics
-from tests.processes import Process
+from tests.programs.processes import Process
 
 pytestmark = pytest.mark.safety
 

@@ -8,8 +8,8 @@ import pytest
 
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import Api, ApiError, Manifest
-from tests import policies
 from tests.attacks.accounts import ACTIVE_SECONDS
+from tests.programs import policies
 
 FILES: Final = (
     "injection.yaml",

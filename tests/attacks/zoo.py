@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from berth_api import names
-from tests.builders import A100, NVIDIA, device, entry, pod
+from tests.objects.builders import A100, NVIDIA, device, entry, pod
 
 Raw = dict[str, Any]
 

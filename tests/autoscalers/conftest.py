@@ -12,7 +12,7 @@ from devcluster import Arena, Cluster
 from devcluster.additions import karpenter
 from devcluster.additions.instances import InstanceType
 from tests.autoscalers.scaled import Scaled
-from tests.processes import Processes
+from tests.programs.processes import Processes
 
 ROOT: Final = Path(__file__).parents[2]
 ENABLED: Final = "BERTH_AUTOSCALERS"

@@ -23,11 +23,11 @@ from devcluster import Arena, Cluster, waiting
 from devcluster.additions import fleet, installation
 from tests.bench import figures, usage
 from tests.bench.contestants import BYTECODE
-from tests.kubelet import Kubelet
 from tests.nvml import fixture
 from tests.nvml.fixture import NvmlFixture
-from tests.pod_resources import PodResourcesServer
-from tests.processes import Process
+from tests.programs.processes import Process
+from tests.stand_ins.kubelet import Kubelet
+from tests.stand_ins.pod_resources import PodResourcesServer
 
 CARDS: Final = 8
 GPU: Final = "nvidia.com/gpu"

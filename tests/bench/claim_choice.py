@@ -28,11 +28,11 @@ from berth_operator.settings.configuration import Strategy
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.claims import ResourceClaims
 from tests.bench import figures
-from tests.builders import lease, node, pod
 from tests.claims import objects
 from tests.claims.objects import Object
 from tests.claims.own import reported
 from tests.nvml.mig_profiles import H100_80
+from tests.objects.builders import lease, node, pod
 
 WARM: Final = 3.0
 """Mean lifetimes before anything is counted."""

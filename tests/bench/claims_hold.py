@@ -24,7 +24,7 @@ from tests.bench import contestants, figures, track, usage
 from tests.bench.memory import MIB
 from tests.bench.track import Opener, Track
 from tests.bench.watcher import Watcher
-from tests.processes import LEADING, Process
+from tests.programs.processes import LEADING, Process
 
 DRIVER: Final = "hold.example.com"
 PATH: Final = f'device.attributes["{DRIVER}"]'

@@ -10,8 +10,8 @@ import yaml
 
 from devcluster import Arena
 from devcluster.building import programs
-from tests import kube_scheduler as shipped
-from tests.processes import Process
+from tests.programs import kube_scheduler as shipped
+from tests.programs.processes import Process
 
 OURS: Final = "ours"
 KUBE_SCHEDULER: Final = "kube_scheduler"

@@ -24,8 +24,8 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.objects import pods
-from tests import builders
 from tests.bench import figures, mix
+from tests.objects import builders
 
 GPUS: Final = 8
 FULL: Final = 0.7

@@ -16,8 +16,8 @@ from typing import Any, Final
 from tests.bench import contestants, figures, track
 from tests.bench.contestants import KUBE_SCHEDULER, OURS, Contestant
 from tests.bench.track import Track
-from tests.delay import DelayProxy
-from tests.processes import Process
+from tests.programs.processes import Process
+from tests.stand_ins.delay import DelayProxy
 
 DELAYS: Final = "0.5 1 2 4"
 LEAD_SECONDS: Final = 60.0

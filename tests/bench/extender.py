@@ -23,12 +23,12 @@ from typing import Any, Final
 import aiohttp
 import orjson
 
-from tests import kube_scheduler
 from tests.bench import contestants, figures, track, usage
 from tests.bench.contestants import Contestant
 from tests.bench.race import Race, Run
 from tests.bench.track import READY_SECONDS, Track
 from tests.integration.operator.world import free_ports
+from tests.programs import kube_scheduler
 
 PATH: Final = "/apis/nvidia-gpu-scheduler/v1/schedule"
 HOST: Final = "berth-extender.berth-system.svc"

@@ -19,7 +19,7 @@ from tests.bench import contestants, crowd, figures, track
 from tests.bench.contestants import Contestant
 from tests.bench.track import Track
 from tests.bench.watcher import Watcher
-from tests.processes import Process
+from tests.programs.processes import Process
 
 TIMINGS: Final[Mapping[str, Mapping[str, object]]] = {
     "default": {},

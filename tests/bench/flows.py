@@ -28,8 +28,8 @@ from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
 from tests.bench import figures
-from tests.builders import NVIDIA, pod, pod_group
 from tests.component.world import World
+from tests.objects.builders import NVIDIA, pod, pod_group
 
 ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = tuple(f"{ROOT / folder}/" for folder in ("agent", "api", "base", "client", "operator"))

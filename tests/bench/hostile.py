@@ -28,8 +28,8 @@ from berth_operator.commands.operate import COLLECT
 from berth_operator.state.objects import pods
 from tests.attacks import zoo
 from tests.bench import figures
-from tests.builders import CORE, NVIDIA, RATIO, device, entry, node, pod
 from tests.component.world import DEFAULT, World
+from tests.objects.builders import CORE, NVIDIA, RATIO, device, entry, node, pod
 
 Raw = dict[str, Any]
 

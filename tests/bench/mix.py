@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from tests import builders
+from tests.objects import builders
 
 Raw = dict[str, Any]
 Spec = dict[str, Any]

@@ -17,7 +17,7 @@ from typing import Final
 from berth_api.request.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
-from tests import builders
+from tests.objects import builders
 
 PUBLISHED: Final = ("default", "gpushare40", "multigpu30", "gpuspec10", "cpu050", "cpu200")
 NODES: Final = "openb_node_list_gpu_node.csv"

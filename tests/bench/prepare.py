@@ -26,9 +26,9 @@ from devcluster import Arena, waiting
 from tests.bench import figures, usage
 from tests.bench.agent import CARDS, PUBLISHED_SECONDS, opened
 from tests.nvml.fixture import NvmlFixture, a100
-from tests.pod_resources import PodResourcesServer
-from tests.processes import Process, Processes
-from tests.resource_claims import allocated
+from tests.objects.resource_claims import allocated
+from tests.programs.processes import Process, Processes
+from tests.stand_ins.pod_resources import PodResourcesServer
 
 GROUP: Final = "/apis/resource.k8s.io/v1"
 SERVICE: Final = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"

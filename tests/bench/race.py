@@ -21,7 +21,7 @@ from tests.bench import figures, usage
 from tests.bench.contestants import Contestant
 from tests.bench.track import Track
 from tests.bench.watcher import Watcher
-from tests.processes import Process
+from tests.programs.processes import Process
 
 SYNC_SECONDS: Final = 120.0
 IDLE: Final = 0.1

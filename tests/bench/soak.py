@@ -23,7 +23,7 @@ from tests.bench.bulk import Bulk
 from tests.bench.soak_verdict import Sample, TooShortError
 from tests.bench.track import Track
 from tests.bench.watcher import Watcher
-from tests.processes import Process
+from tests.programs.processes import Process
 
 MIB: Final = 2**20
 SAMPLE_SECONDS: Final = 10.0

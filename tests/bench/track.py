@@ -19,7 +19,7 @@ from tests.bench import figures
 from tests.bench.audit import AuditLog
 from tests.bench.bulk import Bulk
 from tests.bench.contestants import Contestant
-from tests.processes import Process
+from tests.programs.processes import Process
 
 GPUS: Final = 8
 PROFILE: Final = "a100"

@@ -10,7 +10,7 @@ from typing import Final
 from tests.chaos.claims_site import ClaimsSite
 from tests.chaos.claims_workload import BY_CLAIM
 from tests.chaos.replicas import Replica
-from tests.proxy import Rule
+from tests.stand_ins.proxy import Rule
 
 STATUS: Final = r"/resourceclaims/[^/]+/status\?fieldManager=[^&]*$"
 """Status writes, without the test of the fence, which is a dry run."""

@@ -16,7 +16,6 @@ import yaml
 
 from devcluster import Arena, Cluster
 from devcluster.additions import fleet, installation
-from tests import fence
 from tests.chaos import workload
 from tests.chaos.claims_auditor import CONTENDER, OF_CLASS, OTHER, SCHEDULER
 from tests.chaos.control_plane import ETCD, ControlPlane
@@ -27,8 +26,9 @@ from tests.chaos.replicas import Replica, Replicas
 from tests.chaos.site import replica
 from tests.integration.operator.test_pool_taints import ARGUMENTS, COMPONENT, RULES
 from tests.integration.operator.world import World
-from tests.proxy import FaultProxy
-from tests.resource_claims import NVIDIA_DRIVER
+from tests.objects.resource_claims import NVIDIA_DRIVER
+from tests.programs import fence
+from tests.stand_ins.proxy import FaultProxy
 
 GROUP: Final = "/apis/resource.k8s.io/v1"
 BY_NAME: Final = {"audit.example.com/by-name": "yes"}

@@ -10,8 +10,8 @@ import pytest
 
 from devcluster import Arena
 from devcluster.control_plane.api import ApiError
-from tests import fence, released
 from tests.integration.operator.world import World
+from tests.programs import fence, released
 
 ACCOUNT = "operator"
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from devcluster.control_plane import nodes
 from tests.integration.operator.world import World
 from tests.nvml.fixture import NvmlFixture, a100, t4
-from tests.processes import Process
+from tests.programs.processes import Process
 
 CARDS: Final = 4
 """Cards of each node for the workload."""

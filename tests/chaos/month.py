@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from devcluster import Arena
 from devcluster.control_plane.api import Manifest
-from tests import surroundings
 from tests.attacks.accounts import OPERATOR
 from tests.bench import figures as output
 from tests.chaos import auditor, faults, history, requests, run
@@ -31,6 +30,7 @@ from tests.chaos.restore import restored
 from tests.chaos.run import Plan
 from tests.chaos.schedule import Strike, schedule
 from tests.chaos.site import HISTORY, MISUSES, Audit, Scene
+from tests.programs import surroundings
 
 STARTUP: Final = 120
 """Seconds for which a node counts as starting."""

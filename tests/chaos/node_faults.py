@@ -8,7 +8,7 @@ from pathlib import Path
 from berth_api.names import CARDS_KEY, PARTITIONS_KEY
 from devcluster import Arena
 from tests.nvml.fixture import Gpu, NvmlFixture
-from tests.surroundings import AGENTS_WRITES, refused
+from tests.programs.surroundings import AGENTS_WRITES, refused
 
 
 class NodeFaults:

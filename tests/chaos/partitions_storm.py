@@ -34,18 +34,18 @@ from berth_agent.kubelet_api.registration_pb2_grpc import RegistrationStub
 from berth_api.names import CARDS_KEY, DRA_DRIVER, PARTITIONS_KEY
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError
-from tests import forking
 from tests.bench import figures
 from tests.bench.agent import opened
 from tests.chaos import device_auditor
 from tests.chaos.node_faults import NodeFaults
 from tests.chaos.partitions_auditor import CORES, Auditor, Part
-from tests.kubelet import Kubelet
 from tests.nvml import mig_profiles
 from tests.nvml.fixture import NvmlFixture, a30, a100_40, h100, with_profiles
-from tests.pod_resources import PodResourcesServer
-from tests.processes import Process
-from tests.resource_claims import allocated
+from tests.objects.resource_claims import allocated
+from tests.programs import forking
+from tests.programs.processes import Process
+from tests.stand_ins.kubelet import Kubelet
+from tests.stand_ins.pod_resources import PodResourcesServer
 
 GROUP: Final = "/apis/resource.k8s.io/v1"
 SERVICE: Final = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"

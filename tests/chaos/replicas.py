@@ -13,8 +13,8 @@ from typing import Final, Self
 
 from tests.chaos.clock import Clock
 from tests.chaos.live import Live
-from tests.processes import Process, Processes
-from tests.proxy import FaultProxy
+from tests.programs.processes import Process, Processes
+from tests.stand_ins.proxy import FaultProxy
 
 PERIOD: Final = 0.1
 """Seconds between two looks whether a replica has ended."""

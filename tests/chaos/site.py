@@ -16,7 +16,6 @@ import yaml
 from devcluster import Arena, Cluster, waiting
 from devcluster.additions import agents, fleet
 from devcluster.control_plane.api import ApiError, Manifest
-from tests import fence
 from tests.attacks.accounts import ADDED_KEYS, OPERATOR, Accounts
 from tests.chaos import machines as machines_module
 from tests.chaos import workload as workload_module
@@ -30,7 +29,8 @@ from tests.chaos.machines import PROBE_MODEL, Machines, Park
 from tests.chaos.replicas import Replica, Replicas
 from tests.chaos.workload import Failed, Workload
 from tests.integration.operator.world import World
-from tests.proxy import FaultProxy
+from tests.programs import fence
+from tests.stand_ins.proxy import FaultProxy
 
 PAUSE: Final = 1.0
 """The default pause of a new leader."""

@@ -9,7 +9,7 @@ from berth_api import names
 from demo.audit import audit
 from devcluster.control_plane.api import Manifest
 from tests.integration.operator.world import World
-from tests.processes import Process
+from tests.programs.processes import Process
 
 KILLS: Final = 10
 TERMS: Final = {"lease_duration": 12, "renew_deadline": 10, "retry_period": 0.2}

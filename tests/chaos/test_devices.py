@@ -21,7 +21,7 @@ from devcluster import Cluster
 from tests.bench.watcher import Watcher
 from tests.integration.operator.world import ALLOCATED, World
 from tests.nvml.fixture import Gpu, NvmlFixture, a100
-from tests.processes import LEADING, Process
+from tests.programs.processes import LEADING, Process
 
 BINDS: Final = int(os.environ.get("BERTH_BINDS", "120"))
 SEED: Final = int(os.environ.get("BERTH_SEED", "13"))

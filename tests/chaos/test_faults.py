@@ -9,8 +9,8 @@ from demo.audit import audit
 from devcluster import Cluster
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
-from tests.processes import QUICK_TERMS
-from tests.proxy import FaultProxy
+from tests.programs.processes import QUICK_TERMS
+from tests.stand_ins.proxy import FaultProxy
 
 HALF = {"kubernetes.io/gpu": "50"}
 

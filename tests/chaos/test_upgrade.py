@@ -25,10 +25,10 @@ from berth_client.objects import without_managed_fields
 from devcluster import Arena
 from devcluster.control_plane.api import Manifest
 from devcluster.control_plane.nodes import Strings
-from tests import previous, released
 from tests.integration.operator.world import EPOCH, World
-from tests.load import BOUND, Load, check
-from tests.processes import LEADING, Process
+from tests.programs import previous, released
+from tests.programs.load import BOUND, Load, check
+from tests.programs.processes import LEADING, Process
 
 ROUNDS: Final = int(os.environ.get("BERTH_ROUNDS", "1"))
 NODES: Final = 4

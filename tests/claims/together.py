@@ -16,9 +16,9 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import every_pod, gang, node, pod
 from tests.claims import own, scenario
-from tests.resource_claims import ClaimsInTurns
+from tests.objects.builders import every_pod, gang, node, pod
+from tests.objects.resource_claims import ClaimsInTurns
 
 Object = dict[str, Any]
 Claims = Sequence[Sequence[Object]]

@@ -11,7 +11,7 @@ from berth_api import names
 from berth_client import wire
 from berth_client.client import MERGE, PROTOBUF
 from berth_client.errors import ApiError
-from tests.resource_claims import NVIDIA_DRIVER, claim
+from tests.objects.resource_claims import NVIDIA_DRIVER, claim
 
 Raw = dict[str, Any]
 

@@ -8,8 +8,8 @@ from berth_operator.apis.extender.extender import Extender, ExtenderOptions
 from berth_operator.apis.extender.protocol import BindArgs, FilterResult, NodeArgs, PreemptArgs
 from berth_operator.apis.extender.waiting import ForeignWaitingPods
 from berth_operator.core.decision.policy import Policy
-from tests.builders import pod
 from tests.component.world import World
+from tests.objects.builders import pod
 
 Raw = dict[str, Any]
 WHOLE: Final = {"koordinator.sh/gpu-core": 100, "koordinator.sh/gpu-memory-ratio": 100}

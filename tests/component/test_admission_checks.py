@@ -19,7 +19,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import workloads
 from berth_operator.state.objects.pod_sets import Templates
 from berth_operator.state.watches.kueue import API, QuotaObjects
-from tests.kueue_objects import (
+from tests.objects.kueue_objects import (
     CHECK,
     LATER,
     admission_check,

@@ -28,8 +28,8 @@ from berth_operator.process.configured import Configured
 from berth_operator.settings import configuration
 from berth_operator.settings.flags import Settings
 from berth_operator.state.watches.snapshot import Snapshot
-from tests.builders import T4, T4_BYTES, device, entry, half, lease, node, pod, whole
 from tests.component.world import World
+from tests.objects.builders import T4, T4_BYTES, device, entry, half, lease, node, pod, whole
 
 pytestmark = pytest.mark.looptime
 

@@ -10,8 +10,8 @@ from prometheus_client.samples import Sample
 from berth_api import names
 from berth_client.errors import ApiError
 from berth_operator.binding.reports.attempts import SIZES, size
-from tests.builders import GPU, NVIDIA, asks, pod
 from tests.component.world import World, refusal
+from tests.objects.builders import GPU, NVIDIA, asks, pod
 
 pytestmark = pytest.mark.looptime
 

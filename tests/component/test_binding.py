@@ -11,8 +11,8 @@ from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.scheduler import MAX_BINDS
 from berth_operator.state.cache import raised_sums
 from berth_operator.state.cache.unknown_allocations import KUBELET_SECONDS
-from tests.builders import CORE, GPU, NVIDIA, OFFERED, RATIO, device, entry, half, node, pod, relist
 from tests.component.world import LATENCY, LostError, World, now, refusal
+from tests.objects.builders import CORE, GPU, NVIDIA, OFFERED, RATIO, device, entry, half, node, pod, relist
 
 pytestmark = pytest.mark.looptime
 

@@ -27,9 +27,9 @@ from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.pod_claims import PodClaims
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import cards, charge, device, entry, grant, inventory, node, pod
 from tests.component.claim_server import LAG, TOOK_PLACE, Server
-from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, gpu, resource_slice
+from tests.objects.builders import cards, charge, device, entry, grant, inventory, node, pod
+from tests.objects.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, gpu, resource_slice
 
 pytestmark = pytest.mark.looptime
 

@@ -13,7 +13,7 @@ from berth_operator.commands.cleanup import installed
 from berth_operator.commands.cleanup.sequence import CONCURRENT, MAX_ERRORS, ROUNDS, Cleanup, CleanupError, Order
 from berth_operator.state.watches.kueue import API
 from tests.component.world import refusal
-from tests.kueue_objects import admission_check
+from tests.objects.kueue_objects import admission_check
 
 pytestmark = pytest.mark.looptime
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 
 from berth_client import times
-from tests.builders import GPU, NVIDIA, condition, container, device, entry, node, pod, pod_group
 from tests.component.test_gangs import REFUSAL, member
 from tests.component.test_plugin_failures import Faulty
 from tests.component.world import Raw, World, now
-from tests.third_party import NPU
+from tests.objects.builders import GPU, NVIDIA, condition, container, device, entry, node, pod, pod_group
+from tests.stand_ins.third_party import NPU
 
 pytestmark = pytest.mark.looptime
 

@@ -6,8 +6,8 @@ import pytest
 
 from berth_client.errors import Unreachable
 from berth_operator.binding.upkeep import confirmation
-from tests.builders import NVIDIA, pod
 from tests.component.world import World
+from tests.objects.builders import NVIDIA, pod
 
 pytestmark = pytest.mark.looptime
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from berth_operator.apis.serving import connections
 from berth_operator.apis.serving.connections import MAX_REFUSED, Connections
-from tests.certificates import Authority
+from tests.stand_ins.certificates import Authority
 
 LIMIT = 8
 OF_ADDRESS = LIMIT // connections.SHARE

@@ -21,8 +21,8 @@ from berth_operator.apis.debug_api.snapshots import UnreadError
 from berth_operator.apis.serving.connections import SHARE
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
-from tests.builders import cards, charge, fleet, grant
-from tests.certificates import Authority
+from tests.objects.builders import cards, charge, fleet, grant
+from tests.stand_ins.certificates import Authority
 
 NODES = 3 * SLICE + 1
 

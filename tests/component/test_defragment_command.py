@@ -8,8 +8,8 @@ import pytest
 
 from berth_operator.commands.defragmenting import NOBODY_ACTS, make_room
 from berth_operator.commands.errors import InputError
-from tests.builders import Raw, waiting
 from tests.component.world import refusal
+from tests.objects.builders import Raw, waiting
 
 pytestmark = pytest.mark.looptime
 

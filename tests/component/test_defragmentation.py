@@ -16,8 +16,8 @@ from berth_operator.binding.evictions.defragmenter import Defragmenter
 from berth_operator.state.cache import leaving_pods
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.watches import sinks
-from tests.builders import Raw, charge, owner, pod, waiting, whole
 from tests.component.world import World, refusal
+from tests.objects.builders import Raw, charge, owner, pod, waiting, whole
 
 pytestmark = pytest.mark.looptime
 

@@ -32,9 +32,9 @@ from berth_agent.vendors.nvidia.hand_over import resources
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess as AllocationContext
 from berth_api import names
 from berth_api.device import DeviceSpec
-from tests.devices import GPU, spec
-from tests.kubelet import DEADLINE, Kubelet
-from tests.nvidia_plugin import PluginManager
+from tests.objects.devices import GPU, spec
+from tests.stand_ins.kubelet import DEADLINE, Kubelet
+from tests.stand_ins.nvidia_plugin import PluginManager
 
 LOADED = Finding(type=names.DRIVER_LOADED, ok=True, reason="DriverLoaded")
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"

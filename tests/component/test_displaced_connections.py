@@ -15,8 +15,8 @@ from aiohttp import web
 from berth_operator.apis.serving import connections
 from berth_operator.apis.serving.bodies import answer_in_time
 from berth_operator.apis.serving.connections import NEW_SHARE, Connections
-from tests.certificates import Authority
 from tests.component.test_connections import until
+from tests.stand_ins.certificates import Authority
 
 HOST = "127.0.0.1"
 LIMIT = 8

@@ -8,12 +8,12 @@ import pytest
 from berth_operator.binding.evictions.progress import EvictionProgress
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.values.charge import Charge
-from tests.builders import Raw, node, pod, pod_group
 from tests.component.test_gang_preemption import members as gang_members
 from tests.component.test_lost_places import GRACE as LEAVES_AFTER
 from tests.component.test_lost_places import Contested, owned
 from tests.component.test_preemption import Crowded
 from tests.component.world import EPOCH, now
+from tests.objects.builders import Raw, node, pod, pod_group
 
 pytestmark = pytest.mark.looptime
 

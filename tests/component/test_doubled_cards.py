@@ -15,8 +15,8 @@ from berth_operator.binding.upkeep import doubled_cards
 from berth_operator.controllers.reconcile import status
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import CORE, GPU, RATIO, device, entry, every_pod, node, pod, whole
 from tests.component.world import Api, now
+from tests.objects.builders import CORE, GPU, RATIO, device, entry, every_pod, node, pod, whole
 
 pytestmark = pytest.mark.looptime
 

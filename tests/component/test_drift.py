@@ -19,8 +19,8 @@ from berth_operator.binding.upkeep.drift import PATIENCE, SWAP_PATIENCE, DriftKe
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches import sinks
-from tests.builders import NVIDIA, device, entry, every_pod, gpu_pod, node, pod, whole
 from tests.component.world import LATENCY, Api, LostError, now, refusal
+from tests.objects.builders import NVIDIA, device, entry, every_pod, gpu_pod, node, pod, whole
 
 pytestmark = pytest.mark.looptime
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from tests.builders import NVIDIA, Raw, pod
 from tests.component.world import World
+from tests.objects.builders import NVIDIA, Raw, pod
 
 pytestmark = pytest.mark.looptime
 

@@ -14,9 +14,9 @@ from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects.cards import MAX_CARDS
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.builders import GPU, Raw, condition, device, entry, every_pod, half, held, lease, node, pod
 from tests.component.world import now, refusal
-from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, resource_slice
+from tests.objects.builders import GPU, Raw, condition, device, entry, every_pod, half, held, lease, node, pod
+from tests.objects.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, resource_slice
 
 pytestmark = pytest.mark.looptime
 

@@ -8,11 +8,11 @@ import pytest
 from berth_api import names
 from berth_api.allocation import mig
 from berth_operator.core.dra import status
-from tests.builders import NVIDIA, bare_node, device, entry, pod, pod_group
 from tests.component.claim_server import LAG
 from tests.component.test_scheduling_with_claims import Claims
 from tests.component.world import Raw, refusal
-from tests.resource_claims import NVIDIA_DRIVER, gpu, listed, resource_slice
+from tests.objects.builders import NVIDIA, bare_node, device, entry, pod, pod_group
+from tests.objects.resource_claims import NVIDIA_DRIVER, gpu, listed, resource_slice
 
 pytestmark = pytest.mark.looptime
 

@@ -16,9 +16,9 @@ from prometheus_client import REGISTRY
 from berth_operator.apis.extender.extender_server import PATH, VERBS, ExtenderServer
 from berth_operator.apis.extender.protocol import MAX_BYTES
 from berth_operator.core.decision.extender import NOT_BEST, UNKNOWN
-from tests.builders import A100, NVIDIA, device, entry, half, node, pod, whole
 from tests.component.extender_stage import HALF, WHOLE, Raw, Stage, asking
 from tests.component.world import World
+from tests.objects.builders import A100, NVIDIA, device, entry, half, node, pod, whole
 
 H100 = "NVIDIA H100 80GB HBM3"
 NODES = ("two", "one", "h100", "full", "bare", "down")

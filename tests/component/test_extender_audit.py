@@ -12,9 +12,9 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import Unreachable
-from tests.builders import NVIDIA, device, entry, node, pod
 from tests.component.extender_stage import HALF, WHOLE, Raw, Stage, asking
 from tests.component.world import Api, LostError, World, refusal
+from tests.objects.builders import NVIDIA, device, entry, node, pod
 
 pytestmark = pytest.mark.looptime
 

@@ -12,9 +12,9 @@ from berth_operator.apis.extender.evictions import MAX_ERRORS
 from berth_operator.apis.extender.reservations import MAX_SECONDS, PERIOD, UNSEEN_SECONDS
 from berth_operator.binding.binder import BACKOFF
 from berth_operator.core.decision.budgets import Budget
-from tests.builders import NVIDIA, node, pod, whole
 from tests.component.extender_stage import WHOLE, Raw, Stage, asking
 from tests.component.world import LATENCY, LostError, World, refusal
+from tests.objects.builders import NVIDIA, node, pod, whole
 
 pytestmark = pytest.mark.looptime
 

@@ -16,9 +16,9 @@ from structlog.testing import capture_logs
 from berth_operator.apis.extender.extender_server import PATH, ExtenderServer
 from berth_operator.apis.serving.certificates import Files
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
-from tests.certificates import Authority
 from tests.component.extender_stage import Stage, asking
 from tests.component.world import World
+from tests.stand_ins.certificates import Authority
 
 
 @contextlib.asynccontextmanager

@@ -11,12 +11,12 @@ import pytest
 from berth_api import names
 from berth_operator.core.decision.policy import Policy
 from berth_operator.state.cache import leaving_pods
-from tests.builders import Raw, condition, device, entry, pod_group
-from tests.builders import held as still_held
-from tests.builders import node as node_object
 from tests.component.test_gangs import member
 from tests.component.test_preemption import GRACE, Crowded, held, high
 from tests.component.world import refusal
+from tests.objects.builders import Raw, condition, device, entry, pod_group
+from tests.objects.builders import held as still_held
+from tests.objects.builders import node as node_object
 
 pytestmark = pytest.mark.looptime
 

@@ -22,8 +22,8 @@ from berth_operator.core.values.pod_admission import PriorityClass, Quota
 from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.state.watches import gang_owners
 from tests.attacks.work import counted
-from tests.builders import NVIDIA, Raw, pod, waiting, whole
 from tests.component.world import EPOCH, World, now, refusal
+from tests.objects.builders import NVIDIA, Raw, pod, waiting, whole
 
 pytestmark = pytest.mark.looptime
 

@@ -15,8 +15,8 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.controller_gangs import OWNED
 from berth_operator.state.cache.views import StatusKind
 from berth_operator.state.watches import gang_owners
-from tests.builders import NVIDIA, device, entry, node, pod, pod_group, relist, whole
 from tests.component.world import DEFAULT, LostError, Raw, World, now, refusal
+from tests.objects.builders import NVIDIA, device, entry, node, pod, pod_group, relist, whole
 
 pytestmark = pytest.mark.looptime
 

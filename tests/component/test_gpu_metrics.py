@@ -13,7 +13,7 @@ from berth_operator.core.values.gpu_metrics import UNKNOWN, CardSample
 from berth_operator.metrics.gpu.refreshing import Refresher
 from berth_operator.metrics.gpu.sources import SourceError
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import GI, NVIDIA, device, entry, node, waiting
+from tests.objects.builders import GI, NVIDIA, device, entry, node, waiting
 
 pytestmark = pytest.mark.looptime
 

@@ -20,9 +20,9 @@ from berth_agent.readings import Reading
 from berth_agent.vendors.nvidia.isolation.hami_core import HamiCoreProvider
 from berth_agent.vendors.nvidia.isolation.mps import MpsProvider
 from berth_api import names
-from tests.devices import spec
-from tests.kubelet import Kubelet
 from tests.mps.daemon import StandIn
+from tests.objects.devices import spec
+from tests.stand_ins.kubelet import Kubelet
 
 LABELLED = {names.ISOLATION_KEY: "mps"}
 MPS, HAMI_CORE = names.MPS_RESOURCE, names.HAMI_CORE_RESOURCE

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.builders import NVIDIA, Raw, kubernetes_group, pod
 from tests.component.test_preemption import GRACE, Crowded, held, high
+from tests.objects.builders import NVIDIA, Raw, kubernetes_group, pod
 
 pytestmark = pytest.mark.looptime
 

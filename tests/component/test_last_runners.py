@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from berth_api import names
-from tests.builders import NVIDIA, Raw, pod, pod_group
 from tests.component.test_gangs import restarted
 from tests.component.world import World
+from tests.objects.builders import NVIDIA, Raw, pod, pod_group
 
 pytestmark = pytest.mark.looptime
 

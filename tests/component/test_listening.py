@@ -25,7 +25,7 @@ from berth_operator.apis.serving.tls import ServedCertificate
 from berth_operator.apis.webhook.webhook_server import WebhookServer
 from berth_operator.controllers.handlers.thread import KopfThread
 from tests.component.test_kopf_thread import are_served, memo
-from tests.ipv6 import needs_ipv6
+from tests.harness.ipv6 import needs_ipv6
 
 SOON = 30.0
 """Seconds for the start of a server on a busy machine."""

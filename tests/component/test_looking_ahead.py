@@ -34,8 +34,8 @@ from berth_operator.core.fleet.pods import pod_mix_document
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
 from tests import manifests_of_others
-from tests.builders import T4, T4_BYTES, asks, device, entry, lease, node, pod_group
 from tests.component.world import EPOCH, NOTHING, Api, World, now
+from tests.objects.builders import T4, T4_BYTES, asks, device, entry, lease, node, pod_group
 
 pytestmark = pytest.mark.looptime
 

@@ -11,8 +11,8 @@ from berth_api import names
 from berth_client.errors import Unreachable
 from berth_operator.controllers.lifecycle import controller
 from berth_operator.state.cache.rejected_pods import KEPT
-from tests.builders import Raw, node, pod, pod_group
 from tests.component.world import EPOCH, NOTHING, World, now, refusal
+from tests.objects.builders import Raw, node, pod, pod_group
 
 pytestmark = pytest.mark.looptime
 

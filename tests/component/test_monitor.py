@@ -14,8 +14,8 @@ from berth_operator.metrics.monitoring.bounds import MOST
 from berth_operator.metrics.monitoring.monitor import PAUSES, SLICE, STRIDE, Monitor
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.listener import NoListener
-from tests.builders import GPU, NVIDIA, asks, device, entry, node, pod, waiting
-from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, resource_slice
+from tests.objects.builders import GPU, NVIDIA, asks, device, entry, node, pod, waiting
+from tests.objects.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, resource_slice
 
 PODS = 4_000
 

@@ -15,8 +15,8 @@ from berth_api.objects.leader_lease import LeaderLeaseStatus, ReservationBackoff
 from berth_client import times
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import MAX_ALL
-from tests.builders import NVIDIA, Raw, node, pod, whole
 from tests.component.world import EPOCH, NOTHING, Api, World, now, refusal
+from tests.objects.builders import NVIDIA, Raw, node, pod, whole
 
 pytestmark = pytest.mark.looptime
 

@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 from berth_operator.binding.reports.waiting_pods import QUIET
 from berth_operator.binding.turn import BATCH
 from berth_operator.core.allocators import simple
-from tests.builders import NVIDIA, device, entry, node, pod, pod_group
 from tests.component.test_gangs import member
 from tests.component.world import Raw, World
-from tests.third_party import NPU, OWNER, fails, plugins
+from tests.objects.builders import NVIDIA, device, entry, node, pod, pod_group
+from tests.stand_ins.third_party import NPU, OWNER, fails, plugins
 
 pytestmark = pytest.mark.looptime
 

@@ -19,7 +19,7 @@ from berth_agent.kubelet.podresources import PodResources
 from berth_agent.readings import ClaimedByContainer
 from berth_agent.usage.replicas import OfferedReplicas
 from berth_api.device import ClaimedDevice, DeviceInfo, DeviceSpec, Mig, MigInstance
-from tests.pod_resources import PodResourcesServer
+from tests.stand_ins.pod_resources import PodResourcesServer
 
 GPU = "nvidia.com/gpu"
 PATIENCE = 60.0

@@ -9,9 +9,9 @@ import pytest
 from berth_client.errors import Unreachable
 from berth_operator.binding.review import CALM
 from berth_operator.state.cache import leaving_pods
-from tests.builders import NVIDIA, Raw, charge, device, entry, node, pod, waiting, whole
-from tests.builders import held as still_held
 from tests.component.world import EPOCH, LATENCY, World, now, refusal
+from tests.objects.builders import NVIDIA, Raw, charge, device, entry, node, pod, waiting, whole
+from tests.objects.builders import held as still_held
 
 pytestmark = pytest.mark.looptime
 

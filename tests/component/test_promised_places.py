@@ -11,9 +11,9 @@ from berth_operator.core.values.pod_admission import Quota
 from berth_operator.core.values.quota_workload import CheckState, PodSet, QuotaWorkload
 from berth_operator.core.values.request import Toleration
 from berth_operator.state.objects.pod_admission import of_pod
-from tests.builders import NVIDIA, Raw, pod, waiting, whole
 from tests.component.extender_stage import WHOLE, Stage, asking
 from tests.component.world import World
+from tests.objects.builders import NVIDIA, Raw, pod, waiting, whole
 
 pytestmark = pytest.mark.looptime
 

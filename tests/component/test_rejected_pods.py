@@ -14,8 +14,8 @@ from berth_operator.controllers.lifecycle import controller
 from berth_operator.state.cache.pending_pods import AT_ONCE
 from berth_operator.state.cache.rejected_pods import FIRST, IN_VAIN, KEPT, LONGEST, TRIAL
 from berth_operator.state.objects import groups
-from tests.builders import GPU, Raw, node, owner, pod
 from tests.component.world import EPOCH, LATENCY, World, now, refusal
+from tests.objects.builders import GPU, Raw, node, owner, pod
 
 pytestmark = pytest.mark.looptime
 

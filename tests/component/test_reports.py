@@ -26,8 +26,8 @@ from berth_operator.binding.reports.waiting_pods import (
 )
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.values.verdict import Change
-from tests.builders import GPU, NVIDIA, Raw, condition, node, pod, waiting
 from tests.component.world import LostError, World, now, refusal
+from tests.objects.builders import GPU, NVIDIA, Raw, condition, node, pod, waiting
 
 pytestmark = pytest.mark.looptime
 

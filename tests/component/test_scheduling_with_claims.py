@@ -15,12 +15,12 @@ from berth_operator.core.decision.gang import NOT_FINISHED
 from berth_operator.core.dra import status
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.builders import pod, pod_group
 from tests.claims import own, together
 from tests.component import claim_server
 from tests.component.claim_server import LAG
 from tests.component.world import Api, Raw, World, refusal
-from tests.resource_claims import NVIDIA_DRIVER, allocated, claim, gpu, resource_slice
+from tests.objects.builders import pod, pod_group
+from tests.objects.resource_claims import NVIDIA_DRIVER, allocated, claim, gpu, resource_slice
 
 pytestmark = pytest.mark.looptime
 

@@ -14,12 +14,12 @@ from berth_operator.core.dra import status
 from berth_operator.core.dra.selectors import DeviceView
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.builders import pod, pod_group
 from tests.component import claim_server
 from tests.component.claim_server import LAG
 from tests.component.test_scheduling_with_claims import Server
 from tests.component.world import World
-from tests.resource_claims import NVIDIA_DRIVER, claim, gpu, resource_slice
+from tests.objects.builders import pod, pod_group
+from tests.objects.resource_claims import NVIDIA_DRIVER, claim, gpu, resource_slice
 
 PATH = 'device.attributes["gpu.nvidia.com"]'
 SLOW = f"[{', '.join(['1'] * 95)}].all(x, [{', '.join(['1'] * 95)}].all(y, x == y))"

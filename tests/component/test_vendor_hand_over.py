@@ -17,7 +17,7 @@ from berth_agent.kubelet_api.deviceplugin_pb2 import DeviceSpec as DeviceNode
 from berth_agent.readings import NodeUse, Reading
 from berth_agent.vendor import CDI_VENDOR, MisconfiguredError, Offer, Offers, Specification, Unit
 from berth_api.device import DeviceInfo, DeviceSpec
-from tests.kubelet import DEADLINE, Kubelet
+from tests.stand_ins.kubelet import DEADLINE, Kubelet
 
 RESOURCE: Final = "example.com/gpu"
 CARDS: Final = [DeviceInfo(type="gpu", minor=minor, id=f"GPU-{minor}", health=True) for minor in range(2)]

@@ -44,8 +44,8 @@ from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
 from berth_operator.state.cache.cluster import Cluster
 from devcluster.control_plane import front_proxy
-from tests.builders import device, entry, lease, node, pod
-from tests.ipv6 import needs_ipv6
+from tests.harness.ipv6 import needs_ipv6
+from tests.objects.builders import device, entry, lease, node, pod
 
 API = f"/apis/{GROUP}/{VERSION}"
 HOST = "berth-visibility.berth-system.svc"

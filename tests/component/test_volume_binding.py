@@ -23,9 +23,9 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects.volumes import BOUND_ANNOTATION, SELECTED_NODE
 from berth_operator.state.watches.storage import Storage
-from tests.builders import Raw, node, pod, pod_group
 from tests.component.world import NOTHING
-from tests.volumes import raw_claim, raw_class, raw_volume
+from tests.objects.builders import Raw, node, pod, pod_group
+from tests.objects.volumes import raw_claim, raw_class, raw_volume
 
 pytestmark = pytest.mark.looptime
 

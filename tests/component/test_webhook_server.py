@@ -14,8 +14,8 @@ from berth_operator.apis.webhook import review
 from berth_operator.apis.webhook.mutations import Isolation, Mutations, Routing
 from berth_operator.apis.webhook.validation import Validation
 from berth_operator.apis.webhook.webhook_server import CONNECTIONS, WebhookServer
-from tests.builders import GPU, pod
-from tests.certificates import Authority
+from tests.objects.builders import GPU, pod
+from tests.stand_ins.certificates import Authority
 
 HOST = "127.0.0.1"
 ADDRESSES = range(2, 6)

@@ -21,8 +21,9 @@ from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.watches import sinks
 from berth_operator.state.watches.storage import Storage
-from tests import volumes
-from tests.builders import (
+from tests.component.test_node_reservations import Crowded
+from tests.objects import volumes
+from tests.objects.builders import (
     A100,
     GPU,
     NVIDIA,
@@ -40,7 +41,6 @@ from tests.builders import (
     replica,
     whole,
 )
-from tests.component.test_node_reservations import Crowded
 
 IDLE: Final = 8.0
 """Virtual seconds after which an operator is idle."""

@@ -32,7 +32,7 @@ from berth_operator.core.values.request import Taint
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.watches import sinks
-from tests.builders import device, entry, every_pod, node
+from tests.objects.builders import device, entry, every_pod, node
 
 Raw = dict[str, Any]
 

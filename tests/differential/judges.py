@@ -22,9 +22,9 @@ from berth_operator.state.objects.volumes import SELECTED_NODE
 from berth_operator.state.watches import sinks
 from berth_operator.state.watches.storage import Storage, sources
 from devcluster import Cluster, waiting
-from tests.builders import relist
 from tests.differential.draft import MARK, Draft, Raw, name_of, node_of, pod_of
 from tests.differential.on_volumes import ELSEWHERE
+from tests.objects.builders import relist
 
 ARGUMENTS: Final = {
     # Conditions and taints are as the scenario has them, no ServiceAccount is waited for, and no volume stays.

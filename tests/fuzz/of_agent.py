@@ -40,12 +40,12 @@ from berth_api.device import DeviceInfo, DeviceSpec
 from berth_api.names import RDMA_RESOURCE
 from berth_client import reflector
 from berth_client.credentials import CredentialsError, of_kubeconfig
-from tests.builders import gpu_pod, pod, whole
-from tests.devices import machine, spec
-from tests.devices import options as plugin_options
 from tests.fuzz import inputs
 from tests.fuzz.of_api import DEVICE
 from tests.fuzz.target import Target
+from tests.objects.builders import gpu_pod, pod, whole
+from tests.objects.devices import machine, spec
+from tests.objects.devices import options as plugin_options
 
 # --- files ----------------------------------------------------------------------------------------------------------
 

@@ -16,9 +16,20 @@ from berth_api.request import model
 from berth_api.resources import quantity
 from berth_api.values import selectors
 from berth_api.words import WordPlace
-from tests.builders import condition, device, entry, gpu_pod, held, instance, pod_group, replica, whole, with_functions
 from tests.fuzz import inputs
 from tests.fuzz.target import Target
+from tests.objects.builders import (
+    condition,
+    device,
+    entry,
+    gpu_pod,
+    held,
+    instance,
+    pod_group,
+    replica,
+    whole,
+    with_functions,
+)
 
 _ALLOCATIONS: Final = (
     whole(0, 1),

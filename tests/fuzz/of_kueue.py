@@ -11,7 +11,7 @@ from berth_operator.state.objects import pod_sets, workloads
 from berth_operator.state.objects.pod_sets import Templates, UnknownFlavorError
 from tests.fuzz import inputs
 from tests.fuzz.target import Target
-from tests.kueue_objects import CHECK, assignment, check_state, condition, flavor, pod_set, workload
+from tests.objects.kueue_objects import CHECK, assignment, check_state, condition, flavor, pod_set, workload
 
 _SLICES: Final = [
     {

@@ -43,13 +43,13 @@ from berth_operator.settings.configuration import ConfigurationError
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import devices, genius_priority, kubelet, pods
 from berth_operator.state.watches.snapshot import PODS, Snapshot
-from tests.builders import container, device, entry, lease, node, pod, pod_group, whole
 from tests.claims.selectors_rows.grammar import random_expressions
 from tests.claims.selectors_rows.rows import views
 from tests.fuzz import inputs
 from tests.fuzz.of_api import ANNOTATIONS, DEVICE, GPU_POD, LABELS, strings
 from tests.fuzz.target import Target
-from tests.resource_claims import allocated, gpu, resource_slice, taint, taint_rule
+from tests.objects.builders import container, device, entry, lease, node, pod, pod_group, whole
+from tests.objects.resource_claims import allocated, gpu, resource_slice, taint, taint_rule
 
 _TERM: Final = {
     "labelSelector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "k", "operator": "Exists"}]},

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard import Client
+from tests.programs.dashboard import Client
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = [

@@ -16,7 +16,8 @@ import pytest
 from devcluster import Arena, Cluster, DevclusterError, waiting
 from devcluster.control_plane.api import ApiError
 from devcluster.processes import state
-from tests import leftovers, shared_cluster
+from tests.harness import leftovers
+from tests.programs import shared_cluster
 
 COMPONENTS = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"}
 

@@ -17,7 +17,7 @@ from berth_api.device import MigInstance
 from berth_base import metrics_server as server
 from tests.nvml.fixture import HW_THERMAL_SLOWDOWN, MIB, MigDevice, NvmlFixture, Process, a100
 from tests.nvml.probe import NODE, Probe
-from tests.prometheus import Prometheus, Sample
+from tests.programs.prometheus import Prometheus, Sample
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs/agent-metrics.md"
 HOST: Final = "127.0.0.1"

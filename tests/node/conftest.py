@@ -9,8 +9,8 @@ import pytest
 from devcluster import Arena, Cluster
 from devcluster.building import images
 from devcluster.real_node import RealNode, obstacle
-from tests import released, versions
 from tests.conftest import prepare
+from tests.programs import released, versions
 
 REQUIRED = "BERTH_REQUIRE_REAL_NODE"
 """Set where a machine without a real node is a mistake, as in CI."""

@@ -16,7 +16,7 @@ from devcluster import Arena
 from devcluster.building import programs
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
-from tests.resource_claims import PCI, listed, resource_slice
+from tests.objects.resource_claims import PCI, listed, resource_slice
 
 NAME: Final = "gpu.example.com"
 PROGRAM: Final = "dra-example-kubeletplugin"

@@ -23,7 +23,7 @@ from berth_agent.kubelet_api.deviceplugin_pb2_grpc import (
     add_DevicePluginServicer_to_server,
     add_RegistrationServicer_to_server,
 )
-from tests.background import Background
+from tests.stand_ins.background import Background
 
 SOCKET: Final = "kubelet.sock"
 

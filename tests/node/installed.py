@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import yaml
 
 from devcluster import Cluster
-from tests import released
-from tests.chart import NAMESPACE, helm
 from tests.integration.operator import world
 from tests.nvml.fixture import NvmlFixture
-from tests.policies import built
+from tests.programs import released
+from tests.programs.chart import NAMESPACE, helm
+from tests.programs.policies import built
 
 DEFINITION: Final = "CustomResourceDefinition"
 COMPONENTS: Final = ("device-plugin", "webhook", "nics")

@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.node.stage import Stage
 from tests.nvml.fixture import Gpu
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 
 NIC: Final = "kubernetes.io/rdma"
 FILES: Final = ("uverbs", "umad", "issm")

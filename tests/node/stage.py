@@ -29,8 +29,8 @@ from devcluster.real_node import RealNode
 from tests.integration.operator import world
 from tests.node.boxes import box
 from tests.nvml.fixture import Gpu, NvmlFixture
-from tests.policies import policies
-from tests.processes import Process, Processes
+from tests.programs.policies import policies
+from tests.programs.processes import Process, Processes
 
 GPU: Final = "nvidia.com/gpu"
 SHARE: Final = "kubernetes.io/gpu"

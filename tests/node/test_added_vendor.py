@@ -15,7 +15,7 @@ from devcluster.real_node import RealNode
 from tests.integration.operator import world
 from tests.node.stage import NULL, SHARE, Stage
 from tests.nvml.fixture import NvmlFixture, a100
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples/gpus"
 CARDS: Final = "example.com/gpu"

@@ -15,8 +15,6 @@ from berth_api import names
 from devcluster import Arena
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
-from tests import amd_trees
-from tests.amd_trees import MI210
 from tests.node.boxes import running
 from tests.node.other_plugin import OtherPlugin
 from tests.node.stage import NULL, Stage
@@ -31,6 +29,8 @@ from tests.node.test_own_driver import (
     submit_by_claim,
 )
 from tests.nvml.fixture import NvmlFixture, a100
+from tests.objects import amd_trees
+from tests.objects.amd_trees import MI210
 
 CARDS = "amd.com/gpu"
 PARTITIONS = 8

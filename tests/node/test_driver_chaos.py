@@ -31,7 +31,7 @@ from tests.node.driver_audit import Findings, audit, claim_of, has_started, left
 from tests.node.stage import GPU, NULL, Stage
 from tests.node.test_own_driver import by_claim, classes, give_by, own_pools, submit_by_claim
 from tests.nvml.fixture import a100
-from tests.processes import Process
+from tests.programs.processes import Process
 
 PODS: Final = int(os.environ.get("BERTH_PODS", "6"))
 SEED: Final = int(os.environ.get("BERTH_SEED") or datetime.now(UTC).strftime("%Y%m%d"))

@@ -24,15 +24,15 @@ from devcluster.control_plane.api import Manifest
 from devcluster.control_plane.components import PLUGINS
 from devcluster.control_plane.nodes import Strings
 from devcluster.real_node import RealNode
-from tests import previous, released
-from tests.chart import NAMESPACE, helm
 from tests.integration.operator.world import EPOCH
-from tests.load import BOUND, Load, check
 from tests.node.boxes import box
 from tests.node.installed import Kustomization, Place, chart_values
 from tests.node.site import Site
 from tests.node.stage import SHARE
-from tests.processes import Processes
+from tests.programs import previous, released
+from tests.programs.chart import NAMESPACE, helm
+from tests.programs.load import BOUND, Load, check
+from tests.programs.processes import Processes
 
 ROUNDS: Final = int(os.environ.get("BERTH_ROUNDS", "1"))
 NODES: Final = 3

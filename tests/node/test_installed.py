@@ -20,7 +20,7 @@ from tests.node.installed import Installation, Kustomization, Place, Release
 from tests.node.nics import NIC, files, files_of, plug_in
 from tests.node.site import PROGRAMS, Site
 from tests.node.stage import GPU, SHARE
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 
 INSTALLATIONS: dict[str, Callable[[Place, Path], Installation]] = {"kustomize": Kustomization, "helm": Release}
 BOUND_SECONDS = 45

@@ -14,7 +14,7 @@ from tests.integration.operator import world
 from tests.node.nics import NIC, files, files_of, plug_in
 from tests.node.stage import GPU, Stage
 from tests.nvml.fixture import a100
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 
 SAME_SWITCH = {names.JOINT_ALLOCATE: json.dumps({"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"})}
 NCCL = "NCCL_IB_HCA"

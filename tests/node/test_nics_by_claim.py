@@ -19,7 +19,7 @@ from tests.node.stage import Stage
 from tests.node.test_nics import NicStage, waiting
 from tests.node.test_own_driver import by_claim, claim_of, devices, give_by, own_pools, slices
 from tests.nvml.fixture import a100
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 
 ROOT: Final = "resource.kubernetes.io/pcieRoot"
 NICS: Final = {

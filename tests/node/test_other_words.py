@@ -11,10 +11,10 @@ from devcluster import Arena
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode, image
 from tests import manifests_of_others as manifests
-from tests import policies
 from tests.manifests_of_others import checks
 from tests.node.stage import VISIBLE, Stage
 from tests.nvml.fixture import a100
+from tests.programs import policies
 
 FILES: Final = tuple(
     manifests.FOLDER / f"{name}.yaml"

@@ -16,13 +16,13 @@ from devcluster import Arena
 from devcluster.arena import DEFAULT_SCHEDULER
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
-from tests import versions
 from tests.integration.operator import world
 from tests.node.boxes import START_SECONDS, box, running
 from tests.node.conftest import KUBELET
 from tests.node.dra_driver import GROUP, SLICES
 from tests.node.stage import GPU, Stage
 from tests.nvml.fixture import a100
+from tests.programs import versions
 
 CARDS: Final = [a100(index) for index in range(3)]
 BY_CLASS: Final = 36

@@ -33,7 +33,7 @@ from tests.node.test_own_driver import (
 )
 from tests.nvml import mig_profiles
 from tests.nvml.fixture import h100, with_profiles
-from tests.processes import Processes
+from tests.programs.processes import Processes
 
 CARD: Final = with_profiles(h100(), mig_profiles.H100_80)
 PROFILE: Final = "1g.10gb"

@@ -30,7 +30,7 @@ from tests.node.test_own_driver import classes, give_by, own_pools
 from tests.node.test_partitions import make_class, make_template, open_cards, resource
 from tests.nvml import mig_profiles
 from tests.nvml.fixture import h100, with_profiles
-from tests.processes import Process, Processes
+from tests.programs.processes import Process, Processes
 
 CARDS: Final = 2 * BATCH
 """One for each pod of a round and each that stays from earlier rounds, so that all can run."""

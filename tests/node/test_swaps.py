@@ -11,11 +11,11 @@ import pytest
 from devcluster import Arena, Cluster
 from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
-from tests.certificates import Authority
 from tests.node.conftest import REPEAT, repeats
 from tests.node.stage import GPU, Stage
 from tests.nvml.fixture import a100
-from tests.proxy import FaultProxy
+from tests.stand_ins.certificates import Authority
+from tests.stand_ins.proxy import FaultProxy
 
 ROUNDS = 3 if REPEAT == 1 else 10 * REPEAT
 """Four of five pods are given others' cards, so a few rounds exchange some."""

@@ -15,7 +15,7 @@ from tests.node.dra_driver import GROUP
 from tests.node.stage import Stage
 from tests.node.test_own_driver import classes, files, give_by, slices
 from tests.nvml.fixture import a100
-from tests.processes import Process
+from tests.programs.processes import Process
 
 CARDS: Final = [a100(index) for index in range(3)]
 DEADLINE: Final = START_SECONDS + 90

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests import chromium
 from tests.page import browsing
 from tests.page.browsing import Window
 from tests.page.dashboard import Dashboard, recorded
 from tests.page.scene import Scene
 from tests.page.stand_in import StandIn
+from tests.programs import chromium
 
 REQUIRED = "BERTH_REQUIRE_REAL_NODE"
 """Set where a machine without what a test needs is a mistake, as in CI."""

@@ -8,7 +8,7 @@ from berth_kubectl.doctor.cluster import DENYING
 from berth_kubectl.doctor.facts import Installation
 from berth_kubectl.doctor.gathering import sources
 from berth_kubectl.heavy import definitions
-from tests.kubectl_objects import condition, raw_card, raw_device, raw_node
+from tests.objects.kubectl_objects import condition, raw_card, raw_device, raw_node
 
 NODES: Final = ("gpu-0000", "gpu-0001", "gpu-0002", "gpu-0003")
 SILENT: Final = ("gpu-0002",)

@@ -13,7 +13,6 @@ from typing import Final
 from PIL import Image
 from playwright.sync_api import Browser
 
-from tests import chromium
 from tests.bench import figures
 from tests.page import browsing, views
 from tests.page.browsing import THEMES, WIDE, Theme, Window
@@ -21,6 +20,7 @@ from tests.page.dashboard import Dashboard, recorded
 from tests.page.installation import documents
 from tests.page.scene import Scene
 from tests.page.stand_in import StandIn
+from tests.programs import chromium
 
 NODES: Final = 120
 SEED: Final = 7

@@ -15,7 +15,6 @@ from playwright.sync_api import Browser
 
 from devcluster import waiting
 from devcluster.building import programs
-from tests.aggregated import own_world
 from tests.bench import figures
 from tests.conftest import prepare
 from tests.integration.visibility.conftest import Installation
@@ -23,6 +22,7 @@ from tests.page import browsing, views
 from tests.page.browsing import Window
 from tests.page.constructed import CONSTRUCTED, WHOLE, Constructed
 from tests.page.dashboard import Dashboard
+from tests.programs.aggregated import own_world
 
 pytestmark = pytest.mark.skipif(not os.environ.get("BERTH_PAGE"), reason="`make page` runs this")
 

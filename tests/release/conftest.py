@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from devcluster import Cluster
-from tests import versions
+from tests.programs import versions
 from tests.release.site import Site
 
 

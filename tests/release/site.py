@@ -16,9 +16,9 @@ import yaml
 
 from devcluster import Cluster, waiting
 from devcluster.control_plane.api import Api, ApiError, Manifest
-from tests import chart
 from tests.integration.operator.world import free_ports
-from tests.processes import LEADING, Process
+from tests.programs import chart
+from tests.programs.processes import LEADING, Process
 
 NAMESPACE: Final = "devices"
 """Not that of manifests/: the policies have to follow."""

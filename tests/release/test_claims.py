@@ -7,8 +7,8 @@ import pytest
 
 from devcluster import waiting
 from devcluster.control_plane.api import ApiError, Manifest
+from tests.objects.resource_claims import NVIDIA_DRIVER
 from tests.release.site import PODS, Site
-from tests.resource_claims import NVIDIA_DRIVER
 
 GROUP: Final = "/apis/resource.k8s.io/v1"
 CLAIM: Final = f"{GROUP}/namespaces/default/resourceclaims/gpu"

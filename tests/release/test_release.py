@@ -9,10 +9,10 @@ import pytest
 
 from devcluster import waiting
 from devcluster.control_plane.api import Api, ApiError, Manifest
-from tests import chart
 from tests.integration.clients.test_cleanup import differences, dump
+from tests.objects.resource_claims import NVIDIA_DRIVER
+from tests.programs import chart
 from tests.release.site import AGENTS, NAMESPACE, PODS, Site
-from tests.resource_claims import NVIDIA_DRIVER
 
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"

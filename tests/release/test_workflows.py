@@ -16,7 +16,7 @@ import yaml
 
 from devcluster import Cluster
 from devcluster.building import cache, images, programs
-from tests import released
+from tests.programs import released
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / ".github" / "workflows"

@@ -10,9 +10,9 @@ from typing import Any, Final
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.core.values.quota_workload import PodSet, QuotaWorkload
-from tests.builders import NVIDIA, pod, pod_group, waiting
 from tests.component.extender_stage import HALF, WHOLE, asking
 from tests.component.world import LostError, Raw
+from tests.objects.builders import NVIDIA, pod, pod_group, waiting
 from tests.sequences.site import HOSTNAME, RACK, Site
 
 LWS: Final = "leaderworkerset.sigs.k8s.io/"

@@ -8,11 +8,11 @@ from berth_api.objects.leader_lease import LeaderLeaseStatus
 from berth_operator.core.dra import status
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.builders import device, entry, node
 from tests.component import claim_server
 from tests.component.extender_stage import Stage
 from tests.component.world import EPOCH, NOTHING, Api, Raw, World, now
-from tests.resource_claims import NVIDIA_DRIVER, gpu, resource_slice
+from tests.objects.builders import device, entry, node
+from tests.objects.resource_claims import NVIDIA_DRIVER, gpu, resource_slice
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 RACK: Final = "example.com/rack"

@@ -25,7 +25,8 @@ from berth_operator.commands import main as commands
 from berth_operator.commands.cleanup.main import CleanupSettings
 from berth_operator.settings.flags import Settings as OperatorSettings
 from devcluster import __main__ as devcluster
-from tests import chart, metric_names
+from tests.harness import metric_names
+from tests.programs import chart
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "charts").rglob("*.md")]

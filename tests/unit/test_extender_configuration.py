@@ -10,7 +10,7 @@ from berth_api.allocation import mig
 from berth_api.request import amounts
 from berth_operator.apis.extender import extender_server
 from berth_operator.settings.flags import Settings
-from tests import kube_scheduler
+from tests.programs import kube_scheduler
 
 CONFIGURATION = yaml.safe_load(kube_scheduler.SHIPPED.read_text())
 [EXTENDER] = CONFIGURATION["extenders"]

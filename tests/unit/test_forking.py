@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import forking
-from tests.forking import Forked
+from tests.programs import forking
+from tests.programs.forking import Forked
 
 PROGRAM = """
 import os, sys

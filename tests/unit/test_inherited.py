@@ -8,7 +8,7 @@ from berth_api import names
 from berth_api.objects.leader_lease import LeaderLeaseStatus, LostPlace
 from berth_operator.process import inherited
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import NVIDIA, pod
+from tests.objects.builders import NVIDIA, pod
 
 RESERVED = {"namespace": "ns", "pod": "p", "uid": "uid-p", "node": "n1", "free": 1, "since": "2026-01-01T00:00:00Z"}
 STATUS = {"version": 1, "nodeReservations": [RESERVED], "lostPlaces": []}

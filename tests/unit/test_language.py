@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import prose
+from tests.harness import prose
 
 ROOT = Path(__file__).parents[2]
 

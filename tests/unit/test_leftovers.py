@@ -76,7 +76,7 @@ import sys
 import types
 import pytest
 from devcluster.processes import state
-from tests import leftovers
+from tests.harness import leftovers
 
 SUPERVISOR = '''import fcntl, os, sys
 lock = open(sys.argv[1], "w")
@@ -105,7 +105,8 @@ def test_it_names_connections_processes_and_tasks(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "test_module.py").write_text(MODULE)
     (tmp_path / "test_shared.py").write_text(SHARED)
-    options = ["-q", "-c", os.devnull, f"--rootdir={tmp_path}", "-p", "pytest_asyncio.plugin", "-p", "tests.leftovers"]
+    plugins = ["-p", "pytest_asyncio.plugin", "-p", "tests.harness.leftovers"]
+    options = ["-q", "-c", os.devnull, f"--rootdir={tmp_path}", *plugins]
     settings = ["-o", "asyncio_mode=auto", "-o", "leftovers_patience=0.5"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *settings, str(tmp_path)],

@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 
 from berth_operator.metrics import gauges
 from berth_operator.metrics.gauges import FAMILIES, GAUGES
-from tests import metric_names
+from tests.harness import metric_names
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "metrics.md"

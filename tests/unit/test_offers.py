@@ -11,8 +11,8 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state.objects import devices
 from devcluster.additions import device_plugins
-from tests.builders import add, node_info, waiting
-from tests.devices import GPU, options, spec
+from tests.objects.builders import add, node_info, waiting
+from tests.objects.devices import GPU, options, spec
 
 SMALL, SMALL_NAME, SHARED = "1g.10gb", "nvidia.com/mig-1g.10gb", f"{GPU}.shared"
 WHOLE = spec(2)

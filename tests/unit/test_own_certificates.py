@@ -10,7 +10,7 @@ from cryptography import x509
 
 from berth_operator.apis.serving.certificates import issue
 from devcluster.control_plane import certificates, front_proxy
-from tests.certificates import LOOPBACK, Authority
+from tests.stand_ins.certificates import LOOPBACK, Authority
 
 SELF_SIGNED = {
     "operator": issue("berth.svc", datetime.now(UTC), timedelta(days=1)).certificate,

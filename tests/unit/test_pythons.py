@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests import pythons
+from tests.harness import pythons
 
 ROOT = Path(__file__).parents[2]
 

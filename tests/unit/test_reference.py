@@ -6,7 +6,7 @@ import pytest
 
 from reference import names
 from reference.__main__ import PAGES
-from tests import metric_names
+from tests.harness import metric_names
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import rights
-from tests.rights import ROOT, Right, Row
+from tests.harness import rights
+from tests.harness.rights import ROOT, Right, Row
 
 ROWS = list(rights.rows())
 

@@ -43,7 +43,8 @@ CASES = {
 def test_only_a_late_test_runs_once_more(case: str, tmp_path: Path) -> None:
     body, exit_code, shown = CASES[case]
     (tmp_path / "test_it.py").write_text(LATE + body)
-    command = [sys.executable, "-m", "tests.steady", "-q", "-p", "xdist", f"--rootdir={tmp_path}", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.harness.steady", "-q", "-p", "xdist"]
+    command += [f"--rootdir={tmp_path}", str(tmp_path)]
     quick = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-c /dev/null"}
     done = subprocess.run(command, cwd=ROOT, env=quick, capture_output=True, text=True, check=False)
     assert (done.returncode, shown in done.stdout) == (exit_code, True), done.stdout

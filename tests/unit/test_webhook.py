@@ -25,7 +25,7 @@ from berth_operator.apis.webhook import bounds, review
 from berth_operator.apis.webhook.bindings import BindingValidation
 from berth_operator.apis.webhook.mutations import Isolation, Mutations, Routing, patch
 from berth_operator.apis.webhook.validation import Admitted, Validation
-from tests.builders import GPU, Raw, container, pod
+from tests.objects.builders import GPU, Raw, container, pod
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

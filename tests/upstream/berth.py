@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.processes import LEADING, Process
+from tests.programs.processes import LEADING, Process
 
 ROOT: Final = Path(__file__).parents[2]
 SCHEDULER: Final = "default-scheduler"

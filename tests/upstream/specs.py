@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.processes import Process
+from tests.programs.processes import Process
 from tests.upstream import rig
 from tests.upstream.cases import Outcomes
 from tests.upstream.program import e2e

@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 from tests.chaos.faults.base import Family, Healed
 from tests.chaos.machines import GRACE, HEARTBEAT
-from tests.proxy import FaultProxy, Rule
+from tests.stand_ins.proxy import FaultProxy, Rule
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE")
 WATCHES: Final = "[?&]watch=true"

@@ -11,9 +11,9 @@ from tests.chaos.faults.base import Family, Healed
 from tests.chaos.machines import CARDS
 from tests.chaos.site import DEVICES
 from tests.chaos.workload import Failed
-from tests.clouds import CLOUDS, GFD, NFD
 from tests.integration.operator.world import LEASES
-from tests.surroundings import REJECT, priority_level, refusing_policy
+from tests.objects.clouds import CLOUDS, GFD, NFD
+from tests.programs.surroundings import REJECT, priority_level, refusing_policy
 
 APPLY: Final = "application/apply-patch+yaml"
 MERGE: Final = "application/merge-patch+json"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from devcluster import Arena
-from tests import forking
-from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture
-from tests.pod_resources import PodResourcesServer
+from tests.programs import forking
+from tests.stand_ins.kubelet import Kubelet
+from tests.stand_ins.pod_resources import PodResourcesServer
 
 
 class RunningAgent:

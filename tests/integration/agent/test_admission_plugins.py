@@ -27,8 +27,8 @@ from devcluster.additions import installation
 from devcluster.building import programs
 from devcluster.control_plane.api import Manifest
 from tests.nvml.fixture import NvmlFixture, a100
-from tests.pod_resources import PodResourcesServer
-from tests.processes import Process
+from tests.programs.processes import Process
+from tests.stand_ins.pod_resources import PodResourcesServer
 
 NODES: Final = ("node-0", "node-1")
 DEVICES: Final = "/apis/berth.dev/v1alpha1/devices"

@@ -22,7 +22,7 @@ from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec
 from devcluster import Arena, waiting
 from tests.nvml.fixture import MigDevice, NvmlFixture, a100
-from tests.proxy import FaultProxy
+from tests.stand_ins.proxy import FaultProxy
 
 Wait = Callable[[str], dict[str, Any]]
 Start = Callable[..., Any]

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from berth_api import names
 from devcluster import Arena
 from tests.nvml.fixture import HW_THERMAL_SLOWDOWN, MIB, NvmlFixture, Process, a100
-from tests.pod_resources import PodResourcesServer
+from tests.stand_ins.pod_resources import PodResourcesServer
 
 GPU = "nvidia.com/gpu"
 CARDS = [a100(0).uuid, a100(1).uuid]

@@ -9,8 +9,8 @@ import pytest
 
 from berth_api import names
 from devcluster import Arena
-from tests.proxy import FaultProxy
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
+from tests.stand_ins.proxy import FaultProxy
 
 Start = Callable[..., Any]
 START = 60.0

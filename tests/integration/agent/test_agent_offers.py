@@ -8,10 +8,10 @@ from typing import Any
 
 from berth_api import names
 from devcluster import Arena
-from tests.devices import GPU
-from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture, a100
-from tests.pod_resources import PodResourcesServer
+from tests.objects.devices import GPU
+from tests.stand_ins.kubelet import Kubelet
+from tests.stand_ins.pod_resources import PodResourcesServer
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 Wait = Callable[[str], dict[str, Any]]

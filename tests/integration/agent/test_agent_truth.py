@@ -16,9 +16,9 @@ from berth_api import names
 from berth_api.objects import gpupod
 from devcluster import Arena, waiting
 from tests.integration.agent.conftest import node_events
-from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture, Process, a100
-from tests.pod_resources import PodResourcesServer
+from tests.stand_ins.kubelet import Kubelet
+from tests.stand_ins.pod_resources import PodResourcesServer
 
 GPU = "nvidia.com/gpu"
 IDS = [f"GPU-a1000000-0000-4000-8000-{minor:012d}" for minor in range(4)]

@@ -12,8 +12,8 @@ import yaml
 from berth_api import names
 from devcluster import Arena
 from tests.nvml.fixture import NvmlFixture, Process, a100
-from tests.pod_resources import PodResourcesServer
-from tests.processes import Processes
+from tests.programs.processes import Processes
+from tests.stand_ins.pod_resources import PodResourcesServer
 
 Start = Callable[..., Any]
 GPU = "kubernetes.io/gpu"

@@ -23,7 +23,7 @@ from devcluster.control_plane.api import ApiError
 from tests.integration.agent.conftest import node_events
 from tests.integration.agent.test_agent_fleet import lease, simulated
 from tests.nvml.fixture import NvmlFixture, a100
-from tests.optional_fields import CONDITION, GPU_POD, SPEC, USE, without_each
+from tests.objects.optional_fields import CONDITION, GPU_POD, SPEC, USE, without_each
 
 Start = Callable[..., Any]
 Write = Callable[..., Path]

@@ -11,13 +11,13 @@ from typing import Any, Final
 from berth_agent import cluster
 from berth_api.names import CARDS_KEY, PARTITIONS_KEY
 from devcluster import Arena
-from tests import previous
 from tests.integration.agent.conftest import StartAgent
-from tests.kubelet import Kubelet
 from tests.nvml import mig_profiles
 from tests.nvml.fixture import NvmlFixture, h100, with_profiles
-from tests.pod_resources import PodResourcesServer
-from tests.processes import Process
+from tests.programs import previous
+from tests.programs.processes import Process
+from tests.stand_ins.kubelet import Kubelet
+from tests.stand_ins.pod_resources import PodResourcesServer
 
 FAULTY: Final = "e18cfb806d063139f2f1edc1198435c5f6fb10eb"
 """A commit whose agent sends `mig: null` for partitioned cards, so that the API server refuses the Device."""

@@ -16,8 +16,8 @@ from berth_operator.settings.flags import Settings
 from charts import generate
 from devcluster.control_plane.api import Manifest
 from devcluster.control_plane.manifests import documents
-from tests import chart, policies
-from tests.chart import RenderError
+from tests.programs import chart, policies
+from tests.programs.chart import RenderError
 
 pytestmark = pytest.mark.usefixtures("helm")
 

@@ -9,7 +9,7 @@ import yaml
 
 from devcluster import Arena
 from devcluster.control_plane.api import Api, Manifest
-from tests import chart, policies
+from tests.programs import chart, policies
 
 pytestmark = pytest.mark.usefixtures("helm")
 

@@ -12,8 +12,8 @@ from berth_client.errors import ApiError
 from berth_client.objects import Object
 from berth_operator.clients import kube
 from devcluster import Arena, Cluster, waiting
-from tests import fence
-from tests.proxy import FaultProxy
+from tests.programs import fence
+from tests.stand_ins.proxy import FaultProxy
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 ACCOUNT = "operator"

@@ -18,8 +18,9 @@ import yaml
 from devcluster import Cluster, waiting
 from devcluster.additions import installation
 from devcluster.control_plane.api import Api, ApiError, Manifest
-from tests import kueue_by_hand, kueue_objects
-from tests.processes import LEADING, Process
+from tests.objects import kueue_objects
+from tests.programs.processes import LEADING, Process
+from tests.stand_ins import kueue_by_hand
 
 ROOT: Final = Path(__file__).parents[3]
 NODES: Final = ["node-0", "node-1"]

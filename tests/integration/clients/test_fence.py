@@ -11,7 +11,7 @@ from berth_operator.clients import kube
 from devcluster import Arena, waiting
 from tests.integration.clients.conftest import Fenced
 from tests.integration.clients.test_leader import candidate, running
-from tests.proxy import FaultProxy
+from tests.stand_ins.proxy import FaultProxy
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 TAKEOVER_PAUSE = 1.0

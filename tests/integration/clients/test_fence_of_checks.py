@@ -11,11 +11,13 @@ from berth_client.client import JSON_PATCH
 from berth_client.errors import ApiError
 from berth_operator.clients import kube
 from devcluster import Arena, waiting
-from tests import fence, kueue_by_hand, kueue_objects
 from tests.integration.clients.conftest import ACCOUNT, ACTIVE_SECONDS
 from tests.integration.clients.test_fence import set_term
-from tests.kueue_by_hand import PATH, Kueue
-from tests.kueue_objects import check_state
+from tests.objects import kueue_objects
+from tests.objects.kueue_objects import check_state
+from tests.programs import fence
+from tests.stand_ins import kueue_by_hand
+from tests.stand_ins.kueue_by_hand import PATH, Kueue
 
 Raw = dict[str, Any]
 POLL_SECONDS: Final = 0.1

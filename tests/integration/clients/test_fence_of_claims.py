@@ -14,9 +14,9 @@ from berth_operator.binding.prebind import claim_objects
 from berth_operator.clients import kube
 from berth_operator.core.dra import status
 from devcluster import Arena, waiting
-from tests import fence
 from tests.integration.clients.conftest import ACCOUNT, ACTIVE_SECONDS
 from tests.integration.clients.test_fence import leases, set_term
+from tests.programs import fence
 
 Raw = dict[str, Any]
 

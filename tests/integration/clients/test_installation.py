@@ -14,7 +14,7 @@ import yaml
 
 from devcluster import Cluster, waiting
 from devcluster.control_plane.api import ApiError
-from tests.processes import Process
+from tests.programs.processes import Process
 
 ROOT = Path(__file__).parents[3]
 CRDS = ROOT / "crds"

@@ -6,7 +6,7 @@ from berth_client.errors import ApiError, Unreachable
 from berth_client.objects import Object
 from berth_operator.clients import kube
 from devcluster import Arena
-from tests.proxy import FaultProxy
+from tests.stand_ins.proxy import FaultProxy
 
 
 def binding(pod: str, uid: str) -> Object:

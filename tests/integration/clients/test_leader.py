@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from berth_operator.clients import kube, leader
 from devcluster import Arena, waiting
-from tests.proxy import FaultProxy
+from tests.stand_ins.proxy import FaultProxy
 
 
 def candidate(client: kube.KubeClient, arena: Arena, identity: str) -> leader.LeaderElection:

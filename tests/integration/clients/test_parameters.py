@@ -12,7 +12,7 @@ from berth_operator.binding.prebind.claim_writer import ClaimWriter
 from berth_operator.clients import kube
 from berth_operator.core.values.request import PendingPod
 from devcluster import Arena
-from tests.builders import waiting
+from tests.objects.builders import waiting
 
 Raw = dict[str, Any]
 

@@ -8,7 +8,7 @@ import pytest
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.clients import kube
 from devcluster import Arena, Cluster, waiting
-from tests.proxy import FaultProxy
+from tests.stand_ins.proxy import FaultProxy
 
 
 async def test_everything_else_passes_with_its_identity(

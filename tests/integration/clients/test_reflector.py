@@ -8,7 +8,7 @@ from berth_client import lists, reflector
 from berth_client.objects import Object
 from berth_operator.clients import kube
 from devcluster import Arena, waiting
-from tests.proxy import FaultProxy
+from tests.stand_ins.proxy import FaultProxy
 
 MANY = 2 * lists.PAGE + 1
 

@@ -16,10 +16,10 @@ import pytest
 from berth_base.start import MISTAKE
 from devcluster import Cluster, waiting
 from devcluster.control_plane.api import Api, ApiError
-from tests import forking
 from tests.integration.operator.world import condition
-from tests.processes import LEADING, QUICK_TERMS, Process
-from tests.proxy import FaultProxy
+from tests.programs import forking
+from tests.programs.processes import LEADING, QUICK_TERMS, Process
+from tests.stand_ins.proxy import FaultProxy
 
 ROOT = Path(__file__).parents[3]
 BASE = ROOT / "manifests/base"

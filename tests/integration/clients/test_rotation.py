@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from devcluster import Arena, Cluster
-from tests.certificates import Authority
-from tests.processes import Processes
-from tests.proxy import FaultProxy
+from tests.programs.processes import Processes
+from tests.stand_ins.certificates import Authority
+from tests.stand_ins.proxy import FaultProxy
 
 
 @pytest.fixture

@@ -26,10 +26,10 @@ from berth_kubectl.transport import kubectl, proxy
 from devcluster import Cluster, waiting
 from devcluster.additions import agents, installation
 from devcluster.building import programs
-from tests import visibility
-from tests.dashboard import Client
-from tests.kubectl_objects import card, fleet_node, holder, part
-from tests.visibility import StandIn
+from tests.objects.kubectl_objects import card, fleet_node, holder, part
+from tests.programs.dashboard import Client
+from tests.stand_ins import visibility
+from tests.stand_ins.visibility import StandIn
 
 FLEET = {
     "nodes": [

@@ -14,10 +14,10 @@ import yaml
 from berth_api.objects import gpupod
 from devcluster import waiting
 from devcluster.control_plane.api import Manifest
-from tests.aggregated import NAMESPACE, SERVICE, ask, is_served, own_world, tls_of
 from tests.conftest import CRDS
 from tests.integration.operator.world import World, free_ports
-from tests.processes import Process
+from tests.programs.aggregated import NAMESPACE, SERVICE, ask, is_served, own_world, tls_of
+from tests.programs.processes import Process
 
 COMPONENT = Path(__file__).parents[3] / "manifests/components/list-watch-api"
 API = "/apis/nvidia-gpu-scheduler/v1"

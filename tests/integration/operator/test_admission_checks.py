@@ -8,11 +8,11 @@ import pytest
 
 from berth_api import names
 from devcluster import Cluster
-from tests import kueue_by_hand
 from tests.integration.operator.world import PROMPT, World
-from tests.kueue_by_hand import Kueue
-from tests.kueue_objects import LATER, pod_set
-from tests.processes import LEADING, QUICK_TERMS
+from tests.objects.kueue_objects import LATER, pod_set
+from tests.programs.processes import LEADING, QUICK_TERMS
+from tests.stand_ins import kueue_by_hand
+from tests.stand_ins.kueue_by_hand import Kueue
 
 Raw = dict[str, Any]
 

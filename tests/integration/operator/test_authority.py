@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from devcluster import Cluster
-from tests.certificates import Authority
 from tests.integration.operator.world import World
-from tests.proxy import FaultProxy
+from tests.stand_ins.certificates import Authority
+from tests.stand_ins.proxy import FaultProxy
 
 
 def test_an_authority_without_root_and_key_identifiers_is_trusted(

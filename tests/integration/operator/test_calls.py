@@ -8,7 +8,7 @@ from collections import Counter
 from devcluster import Cluster
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
-from tests.proxy import FaultProxy
+from tests.stand_ins.proxy import FaultProxy
 
 HALF = {"kubernetes.io/gpu": "50"}
 POD_WRITES = ("POST", "PUT", "PATCH", "DELETE")

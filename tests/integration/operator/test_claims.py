@@ -9,7 +9,7 @@ import pytest
 
 from devcluster.control_plane.api import Manifest
 from tests.integration.operator.world import World
-from tests.resource_claims import NVIDIA_DRIVER
+from tests.objects.resource_claims import NVIDIA_DRIVER
 
 GROUP = "/apis/resource.k8s.io/v1"
 BY_NAME = {"kubernetes.io/gpu": "100"}

@@ -11,7 +11,7 @@ import yaml
 from devcluster.control_plane.api import Manifest
 from tests.integration.operator.test_claims import GROUP, Driver, of_claim
 from tests.integration.operator.world import World
-from tests.resource_claims import NVIDIA_DRIVER
+from tests.objects.resource_claims import NVIDIA_DRIVER
 
 CARDS = 2
 

@@ -12,7 +12,7 @@ from devcluster.control_plane.api import Manifest
 from tests.integration.operator.test_claims import GROUP
 from tests.integration.operator.test_claims_of_pods import Claims
 from tests.integration.operator.world import World
-from tests.resource_claims import NVIDIA_DRIVER
+from tests.objects.resource_claims import NVIDIA_DRIVER
 
 
 class Extended(Claims):

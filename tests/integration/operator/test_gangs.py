@@ -14,7 +14,7 @@ from devcluster.control_plane.api import Manifest
 from tests.differential.evictions import UNPLAYED
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
-from tests.proxy import FaultProxy
+from tests.stand_ins.proxy import FaultProxy
 
 CARD = {"nvidia.com/gpu": "1"}
 LABEL = "scheduling.x-k8s.io/pod-group"

@@ -11,7 +11,7 @@ from berth_operator.metrics.gpu import families
 from berth_operator.metrics.gpu.families import AGENT, FAMILIES
 from tests.integration.operator.world import World, free_ports, metrics
 from tests.nvml.fixture import NvmlFixture, a100
-from tests.prometheus import Prometheus
+from tests.programs.prometheus import Prometheus
 
 WHOLE = {"kubernetes.io/gpu": "100"}
 SECONDS = {"metrics_interval": 1, "metrics_stale_after": 4}

@@ -8,7 +8,7 @@ import pytest
 from devcluster import Cluster
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
-from tests.proxy import FaultProxy, Rule
+from tests.stand_ins.proxy import FaultProxy, Rule
 
 KOPFS_WATCH: Final = r"/devices\?(?=.*watch=true)(?=.*timeoutSeconds=300)"
 """The operator's own watches have another timeout."""

@@ -18,12 +18,12 @@ import pytest
 from berth_api.admission import injection
 from demo.audit import audit
 from devcluster import Arena, Cluster
-from tests import kube_scheduler, policies
 from tests.differential import evictions
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World, free_ports
-from tests.kube_scheduler import Forwarder
-from tests.processes import QUICK_TERMS, Process
+from tests.programs import kube_scheduler, policies
+from tests.programs.kube_scheduler import Forwarder
+from tests.programs.processes import QUICK_TERMS, Process
 
 GPU: Final = "koordinator.sh/gpu"
 MEMORY: Final = "koordinator.sh/gpu-memory"

@@ -13,8 +13,8 @@ from berth_api.resources import quantity
 from tests.bench import usage
 from tests.integration.operator.world import World
 from tests.nvml.fixture import NvmlFixture, a100
-from tests.pod_resources import PodResourcesServer
-from tests.proxy import FaultProxy
+from tests.stand_ins.pod_resources import PodResourcesServer
+from tests.stand_ins.proxy import FaultProxy
 
 VALUES = Path(__file__).parents[3] / "charts/berth/values.yaml"
 GPU = "nvidia.com/gpu"

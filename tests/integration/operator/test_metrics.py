@@ -16,12 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from berth_operator.metrics.monitoring import dashboard
 from devcluster import Arena, Cluster, waiting
 from devcluster.building import programs
-from tests import metric_names
+from tests.harness import metric_names
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 from tests.nvml.fixture import NvmlFixture, a100
-from tests.processes import Process
-from tests.prometheus import Prometheus
+from tests.programs.processes import Process
+from tests.programs.prometheus import Prometheus
 
 COMPONENTS = Path(__file__).parents[3] / "manifests" / "components"
 RULES = COMPONENTS / "monitoring" / "rules.yaml"

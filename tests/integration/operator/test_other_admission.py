@@ -12,9 +12,9 @@ import yaml
 from berth_api.names import HINDRANCE
 from devcluster import Arena
 from devcluster.control_plane.api import Api, ApiError, Manifest
-from tests import policies
 from tests.integration.operator.world import World
 from tests.nvml.fixture import NvmlFixture, a100
+from tests.programs import policies
 
 ZONE: Final = {"topology.kubernetes.io/zone": "zone-a", "topology.kubernetes.io/region": "region-a"}
 KEY: Final = "example.com/version"

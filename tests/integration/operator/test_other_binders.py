@@ -10,9 +10,9 @@ import yaml
 from berth_api.admission import injection
 from devcluster import waiting
 from devcluster.control_plane.api import ApiError, Manifest
-from tests import kube_scheduler
-from tests.builders import GPU
 from tests.integration.operator.world import World, condition, free_ports
+from tests.objects.builders import GPU
+from tests.programs import kube_scheduler
 
 COMPONENTS: Final = Path(__file__).parents[3] / "manifests/components"
 CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"

@@ -13,10 +13,10 @@ import pytest
 
 from devcluster import Arena, Cluster
 from devcluster.errors import DevclusterError
-from tests import policies
 from tests.integration.operator.test_debug_api import Door
 from tests.integration.operator.test_simulation import Desk
 from tests.integration.operator.world import World, allocation, condition, free_ports, minors
+from tests.programs import policies
 
 NPU, CORE = "example.com/npu", "example.com/npu-core"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "npu"

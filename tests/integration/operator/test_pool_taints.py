@@ -15,7 +15,7 @@ from devcluster.control_plane.api import Api, ApiError
 from tests.conftest import prepare
 from tests.integration.operator.test_claims import BY_NAME, CARDS, Driver, holders
 from tests.integration.operator.world import World
-from tests.resource_claims import NVIDIA_DRIVER
+from tests.objects.resource_claims import NVIDIA_DRIVER
 
 GATE: Final = "--feature-gates=DRADeviceTaintRules=true"
 ARGUMENTS: Final = {

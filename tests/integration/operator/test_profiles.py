@@ -8,7 +8,7 @@ from typing import Any
 from devcluster import waiting
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
-from tests.processes import Process
+from tests.programs.processes import Process
 
 CARD = {"nvidia.com/gpu": "1"}
 HALF = {"kubernetes.io/gpu": "50"}

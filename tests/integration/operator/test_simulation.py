@@ -13,7 +13,7 @@ import yaml
 from devcluster.control_plane.api import Manifest
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
-from tests.processes import Process
+from tests.programs.processes import Process
 
 CARD, TWO = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}
 HALF, WHOLE = {"kubernetes.io/gpu": "50"}, {"kubernetes.io/gpu": "100"}

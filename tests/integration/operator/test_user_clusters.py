@@ -12,10 +12,10 @@ import pytest
 from devcluster import Arena
 from devcluster.control_plane.api import Api, ApiError, Manifest
 from tests.attacks.accounts import OPERATOR, Accounts
-from tests.clouds import CLOUDS
 from tests.integration.operator.world import World
 from tests.nvml.fixture import NvmlFixture, a100
-from tests.surroundings import REJECT, priority_level
+from tests.objects.clouds import CLOUDS
+from tests.programs.surroundings import REJECT, priority_level
 
 HALF: Final = {"kubernetes.io/gpu": "50"}
 OFFERED: Final = {"nvidia.com/gpu": "1"}

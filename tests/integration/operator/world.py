@@ -22,7 +22,7 @@ from demo.audit import audit
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError, Manifest
 from devcluster.control_plane.nodes import is_of_plugin
-from tests.processes import Process, Processes
+from tests.programs.processes import Process, Processes
 
 T = TypeVar("T")
 

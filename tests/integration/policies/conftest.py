@@ -7,7 +7,7 @@ import pytest
 
 from devcluster import Arena, Cluster, waiting
 from devcluster.control_plane.api import ApiError, Manifest
-from tests import policies
+from tests.programs import policies
 
 Enforce = Callable[..., None]
 """File of policies, probe, and expressions that replace those of variables -> nothing."""

@@ -14,9 +14,9 @@ from berth_operator.apis.webhook import review
 from berth_operator.apis.webhook.mutations import Mutations
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import Manifest
-from tests import policies
-from tests.builders import GPU, NVIDIA
 from tests.integration.policies.conftest import ACTIVE_SECONDS
+from tests.objects.builders import GPU, NVIDIA
+from tests.programs import policies
 
 HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
 HAMI_CORE = names.HAMI_CORE_RESOURCE

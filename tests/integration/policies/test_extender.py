@@ -15,7 +15,7 @@ from berth_operator.apis.webhook import review
 from berth_operator.apis.webhook.mutations import Mutations, Rewriting
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError, Manifest
-from tests.builders import FPGA, GPU, MEMORY, NVIDIA, RDMA, SHARED
+from tests.objects.builders import FPGA, GPU, MEMORY, NVIDIA, RDMA, SHARED
 
 DEFAULT = "default-scheduler"
 HALF = {GPU: "50"}

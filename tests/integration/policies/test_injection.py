@@ -12,7 +12,7 @@ from berth_api.admission import injection, nics, tolerating
 from berth_operator.apis.webhook.mutations import patch
 from devcluster import Arena
 from devcluster.control_plane.api import Manifest
-from tests.builders import GPU, MEMORY, NVIDIA, RDMA, SHARED
+from tests.objects.builders import GPU, MEMORY, NVIDIA, RDMA, SHARED
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 VOID = {"name": VARIABLE, "value": "void"}

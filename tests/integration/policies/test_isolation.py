@@ -21,9 +21,10 @@ from berth_operator.apis.webhook.validation import Validation
 from berth_operator.state.objects import pods
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import Manifest
-from tests import manifests_of_others, policies
-from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, SHARED
+from tests import manifests_of_others
 from tests.integration.policies.conftest import ACTIVE_SECONDS
+from tests.objects.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, SHARED
+from tests.programs import policies
 
 KEY: Final = names.ISOLATION_KEY
 MPS = {KEY: "mps"}

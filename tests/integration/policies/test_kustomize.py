@@ -19,7 +19,7 @@ from berth_operator.settings.flags import Settings
 from devcluster import Arena, Cluster
 from devcluster.building import programs
 from devcluster.control_plane.api import Manifest
-from tests import kube_scheduler, policies
+from tests.programs import kube_scheduler, policies
 
 ROOT = Path(__file__).parents[3]
 ALONE = "MutatingAdmissionPolicy/berth-injection"

@@ -15,10 +15,10 @@ from berth_api import names
 from berth_api.admission import injection
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError, Manifest
-from tests import policies
-from tests.builders import GPU, NVIDIA, SHARED
 from tests.integration.policies.conftest import ACTIVE_SECONDS
 from tests.integration.policies.test_other_webhook import Patch, our_policies, our_webhook, their_webhook
+from tests.objects.builders import GPU, NVIDIA, SHARED
+from tests.programs import policies
 
 ORDERS: Final = 24
 LABEL: Final = "example.com/team"

@@ -8,8 +8,8 @@ import pytest
 from berth_api import metadata
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import Manifest
-from tests import policies
 from tests.integration.policies.conftest import ACTIVE_SECONDS
+from tests.programs import policies
 
 DRY = {"dryRun": "All"}
 ROUTING = "allowed are own, words, devices, disabled"

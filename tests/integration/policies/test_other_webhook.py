@@ -20,9 +20,9 @@ from berth_api import names
 from berth_operator.apis.serving import certificates
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError, Manifest
-from tests import policies
 from tests.integration.policies.conftest import ACTIVE_SECONDS
 from tests.integration.policies.test_webhook import Hook
+from tests.programs import policies
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 THEIRS = "hami-scheduler"

@@ -13,7 +13,7 @@ import yaml
 from berth_api.objects import gpupod
 from devcluster import Arena
 from devcluster.control_plane.api import Api, ApiError, Manifest
-from tests import policies
+from tests.programs import policies
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 EPOCH = "berth.dev/epoch"

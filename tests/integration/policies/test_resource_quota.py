@@ -11,8 +11,8 @@ from berth_api.request import RequestError
 from berth_api.words import TABLE, Role, WordPlace, cards
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError, Manifest
-from tests import policies
 from tests.integration.policies.conftest import ACTIVE_SECONDS
+from tests.programs import policies
 
 DEADLINE: Final = 30.0
 COUNTED: Final = ("nvidia.com/gpu", "koordinator.sh/gpu")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from berth_api.admission import injection, routing
 from devcluster import Arena, DevclusterError, waiting
 from devcluster.control_plane.api import ApiError, Manifest
-from tests.builders import FPGA, GPU, MEMORY, NVIDIA, RDMA, SHARED
+from tests.objects.builders import FPGA, GPU, MEMORY, NVIDIA, RDMA, SHARED
 
 HALF = {GPU: "50"}
 NUMBER = "genius/gpu-number"

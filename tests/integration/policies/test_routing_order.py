@@ -22,8 +22,8 @@ from devcluster.control_plane import components
 from devcluster.control_plane.api import ApiError, Manifest
 from devcluster.processes import state
 from tests import manifests_of_others as manifests
-from tests import policies
-from tests.builders import GPU
+from tests.objects.builders import GPU
+from tests.programs import policies
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
 FILES = (

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from devcluster import Arena
-from tests.builders import GPU
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
+from tests.objects.builders import GPU
 
 HALF = {GPU: "50"}
 SPLIT = [{"name": name, "image": "none", "resources": {"limits": {GPU: "25"}}} for name in ("a", "b")]

@@ -8,7 +8,7 @@ import pytest
 
 from devcluster import Arena, Cluster
 from devcluster.control_plane.api import Manifest
-from tests.builders import GPU, NVIDIA
+from tests.objects.builders import GPU, NVIDIA
 
 PLUGINS: Final = "--enable-admission-plugins=PodTolerationRestriction,ExtendedResourceToleration"
 WHITELIST: Final = "scheduler.alpha.kubernetes.io/tolerationsWhitelist"

@@ -13,11 +13,11 @@ from berth_operator.core.decision.messages import invalid_request
 from berth_operator.state.objects import pods
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError, Manifest
-from tests import policies
-from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED
 from tests.integration.operator.world import free_ports
 from tests.integration.policies.conftest import ACTIVE_SECONDS
-from tests.processes import Process, Processes
+from tests.objects.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED
+from tests.programs import policies
+from tests.programs.processes import Process, Processes
 
 COMPONENT = Path(__file__).parents[3] / "manifests/components/validation/webhook.yaml"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"

@@ -14,10 +14,10 @@ from berth_api.admission import injection
 from berth_operator.apis.serving import certificates
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError, Manifest
-from tests.builders import GPU
 from tests.integration.operator.world import free_ports
 from tests.integration.policies.test_isolation import RESTRICTED
-from tests.processes import Process, Processes
+from tests.objects.builders import GPU
+from tests.programs.processes import Process, Processes
 
 COMPONENT = Path(__file__).parents[3] / "manifests/components/webhook/webhook.yaml"
 HALF = {GPU: "50"}

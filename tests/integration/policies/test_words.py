@@ -13,11 +13,11 @@ from berth_operator.state.objects import pods
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError, Manifest
 from tests import manifests_of_others as manifests
-from tests import policies
 from tests.integration.operator import world as worlds
 from tests.integration.operator.world import World
 from tests.integration.policies.conftest import ACTIVE_SECONDS
 from tests.manifests_of_others import checks
+from tests.programs import policies
 
 DRY = {"dryRun": "All"}
 MANIFESTS = manifests.FOLDER

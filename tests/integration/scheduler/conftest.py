@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import versions
 from tests.integration.operator.conftest import module_world, shared, world
+from tests.programs import versions
 
 __all__ = ["module_world", "shared", "world"]
 

@@ -24,11 +24,11 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster as State
 from berth_operator.state.objects import pods
 from devcluster import Cluster
-from tests import versions
 from tests.differential import generate, judges, preferences
 from tests.differential.draft import Raw
 from tests.differential.judges import Mismatch, Trial
 from tests.differential.preferences import KINDS, SCORES, Preference
+from tests.programs import versions
 
 SCENARIOS: Final = int(os.environ.get("BERTH_SCENARIOS", "72"))
 PREFERENCES: Final = int(os.environ.get("BERTH_PREFERENCES", "2"))

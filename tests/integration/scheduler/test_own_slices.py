@@ -15,11 +15,11 @@ import pytest
 
 from berth_api.names import DRA_DRIVER
 from devcluster import Cluster, waiting
-from tests import versions
 from tests.claims import own, scenario
 from tests.differential import judges
 from tests.differential.draft import Raw, container, node_of, pod_of
-from tests.resource_claims import listed, resource_slice
+from tests.objects.resource_claims import listed, resource_slice
+from tests.programs import versions
 
 NODES: Final = 8
 ROUNDS: Final = 5

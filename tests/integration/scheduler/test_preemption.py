@@ -13,11 +13,11 @@ import pytest
 from berth_api import names
 from berth_operator.core.values.charge import Charge
 from devcluster import Arena, Cluster
-from tests import versions
 from tests.differential import evictions
 from tests.differential.evictions import ABOVE, PRIORITIES, UNPLAYED
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
+from tests.programs import versions
 
 Raw = dict[str, Any]
 

@@ -6,13 +6,13 @@ from typing import Any, Final
 import pytest
 
 from devcluster import Arena, Cluster, waiting
-from tests import versions
 from tests.conftest import CRDS
 from tests.differential import evictions, judges
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 from tests.integration.scheduler.test_volumes import STORAGE, Shelf
 from tests.integration.scheduler.test_volumes import ZONE as VOLUME_ZONE
+from tests.programs import versions
 
 Raw = dict[str, Any]
 

@@ -13,10 +13,10 @@ import yaml
 
 from devcluster import waiting
 from devcluster.control_plane.api import Manifest
-from tests.aggregated import SERVICE, ask, is_served, own_world, tls_of
 from tests.conftest import prepare
 from tests.integration.operator.world import World, free_ports
-from tests.processes import LEADING, QUICK_TERMS, Process
+from tests.programs.aggregated import SERVICE, ask, is_served, own_world, tls_of
+from tests.programs.processes import LEADING, QUICK_TERMS, Process
 
 MANIFEST = Path(__file__).parents[3] / "manifests/base/visibility.yaml"
 GROUP = "visibility.berth.dev"

@@ -14,11 +14,11 @@ import yaml
 
 from devcluster import waiting
 from devcluster.building import programs
-from tests import chart
-from tests.aggregated import own_world
 from tests.conftest import prepare
 from tests.integration.operator.world import free_ports
 from tests.integration.visibility.conftest import API_SERVICE, GROUP, MANIFEST, SERVED, Installation, Replica
+from tests.programs import chart
+from tests.programs.aggregated import own_world
 
 NAME = f"v1alpha1.{GROUP}"
 ONLY = {

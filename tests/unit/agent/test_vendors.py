@@ -24,7 +24,7 @@ from berth_agent.vendors.nvidia.isolation.hami_core import HamiCoreProvider
 from berth_agent.vendors.nvidia.vendor import Nvidia
 from berth_api.device import DeviceInfo, DeviceSpec
 from berth_api.plugins import PluginError
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 
 NVIDIA: Final = "0x10de"
 AMD: Final = "0x1002"

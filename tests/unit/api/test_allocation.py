@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from berth_api import allocation
 from berth_api.allocation import AllocationError, Function, Grant, parse, render
 from berth_api.resources import quantity
-from tests.builders import GI, grant
+from tests.objects.builders import GI, grant
 
 NAMES = st.sampled_from(["gpu-core", "gpu-memory", "gpu-memory-ratio", "rdma", "huawei.com/npu-core"])
 AMOUNTS = st.dictionaries(NAMES, st.integers(1, quantity.MAX), min_size=1, max_size=5)

@@ -12,7 +12,7 @@ from berth_api import request
 from berth_api.plugins import PluginError
 from berth_api.request import GpuVendor, KindError, Kinds, RequestError, gpu_vendors, nearest, share
 from berth_api.resources import Container
-from tests.builders import NVIDIA, gpus
+from tests.objects.builders import NVIDIA, gpus
 
 CARDS: Final = "example.com/gpu"
 EXAMPLE: Final = GpuVendor(name="example", cards=(CARDS,))

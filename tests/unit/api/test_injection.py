@@ -13,7 +13,7 @@ from berth_operator.apis.webhook.mutations import patch
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.state.objects import pods
-from tests.builders import GPU, NVIDIA, RDMA, Raw, container, fleet, pod
+from tests.objects.builders import GPU, NVIDIA, RDMA, Raw, container, fleet, pod
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 HALF = {GPU: "50"}

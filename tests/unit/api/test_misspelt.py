@@ -4,7 +4,7 @@ import pytest
 
 from berth_api.words import misspelt
 from berth_operator.state.objects import pods
-from tests.builders import GPU, Raw, pod
+from tests.objects.builders import GPU, Raw, pod
 
 KOORDINATOR, GANG, VOLCANO = "scheduling.koordinator.sh/", "gang.scheduling.koordinator.sh/", "volcano.sh/"
 

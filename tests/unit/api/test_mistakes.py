@@ -4,7 +4,7 @@ import pytest
 
 from berth_api import names
 from berth_operator.state.objects import pods
-from tests.builders import CORE, FPGA, GPU, MEMORY, MI, RATIO, RDMA, SHARED, Raw, container, pod
+from tests.objects.builders import CORE, FPGA, GPU, MEMORY, MI, RATIO, RDMA, SHARED, Raw, container, pod
 
 K, KOORDINATOR = "kubernetes.io/", "koordinator.sh/"
 HUNDREDTHS = "allowed are whole hundredths of a card"

@@ -5,7 +5,7 @@ import pytest
 from berth_api import names
 from berth_api.request import model
 from berth_api.request.model import ANY_MODEL, ModelConstraint, ModelError, of_pod
-from tests.builders import A100, T4
+from tests.objects.builders import A100, T4
 
 
 def read(exact: str | None = None, regex: str | None = None, globs: str | None = None) -> ModelConstraint:

@@ -6,7 +6,7 @@ import pytest
 
 from berth_api import names
 from berth_api.words import no_devices
-from tests.builders import pod
+from tests.objects.builders import pod
 
 NONE = "it holds no device, because it requests none"
 HINT = names.ALLOCATE_HINT

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berth_api.resources import nonzero_requested
-from tests.builders import MI, container
+from tests.objects.builders import MI, container
 
 Raw = dict[str, Any]
 

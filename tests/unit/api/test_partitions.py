@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_api.allocation.partitions import NVSWITCH, Partition, PartitionError, Table, built_in, parse
-from tests.builders import GI
+from tests.objects.builders import GI
 
 
 def table(body: object) -> Table:

@@ -9,7 +9,7 @@ import pytest
 from berth_api import names, words
 from berth_api.admission import injection, renaming
 from berth_operator.apis.webhook.mutations import patch
-from tests.builders import Raw, container
+from tests.objects.builders import Raw, container
 
 ROWS = [pytest.param(row, id=row.word.name) for row in words.TABLE.by_plugin]
 ORIGINAL = names.ORIGINAL_RESOURCES

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from berth_api import links, names, request
 from berth_api.request import DeviceRequest, GpuTopology, RequestError, of_pod, of_resources
 from berth_api.resources import quantity
-from tests.builders import CORE, FPGA, GI, GPU, MEMORY, MI, NVIDIA, RATIO, RDMA, SHARED, gpus
+from tests.objects.builders import CORE, FPGA, GI, GPU, MEMORY, MI, NVIDIA, RATIO, RDMA, SHARED, gpus
 
 AMD, DCU = "amd.com/gpu", "dcu.com/gpu"
 NPU_CORE, NPU_CPU, NPU_DVPP = "huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"

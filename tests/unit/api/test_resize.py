@@ -6,7 +6,7 @@ import pytest
 
 from berth_api import resources
 from berth_api.resources import resize
-from tests.builders import container
+from tests.objects.builders import container
 
 Raw = dict[str, Any]
 

@@ -6,7 +6,7 @@ import pytest
 
 from berth_api import resources
 from berth_api.resources import quantity
-from tests.builders import GPU, NVIDIA, container
+from tests.objects.builders import GPU, NVIDIA, container
 
 Raw = dict[str, Any]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berth_api.admission import routing
-from tests.builders import FPGA, GPU, NVIDIA, RDMA, Raw, container
+from tests.objects.builders import FPGA, GPU, NVIDIA, RDMA, Raw, container
 
 NUMBER = "genius/gpu-number"
 CLAIMS = [{"name": "nic", "resourceClaimTemplateName": "nic"}]

@@ -7,7 +7,7 @@ import pytest
 from berth_api import request, resources
 from berth_api.request import share
 from berth_api.resources import Container
-from tests.builders import CORE, GI, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED
+from tests.objects.builders import CORE, GI, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED
 
 
 def part(name: str, *, init: bool = False, sidecar: bool = False, **amounts: int) -> Container:

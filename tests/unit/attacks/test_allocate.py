@@ -8,7 +8,7 @@ from berth_agent.configuration.options import Options
 from berth_agent.kubelet.device_plugin.offered_ids import InvalidRequestError, OfferedIds
 from berth_agent.vendors.nvidia.hand_over import resources
 from tests.attacks.work import counted
-from tests.devices import spec
+from tests.objects.devices import spec
 
 MAX_TEXT = 400
 """Characters of an error."""

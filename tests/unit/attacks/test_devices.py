@@ -14,7 +14,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import pods
 from tests.attacks.work import counted
 from tests.attacks.zoo import DEVICES
-from tests.builders import NVIDIA, RDMA, Raw, device, entry, hints, jointly, node, pod
+from tests.objects.builders import NVIDIA, RDMA, Raw, device, entry, hints, jointly, node, pod
 
 MAX_CALLS = 400_000
 """Of one decision: a tenth of a second."""

@@ -14,7 +14,7 @@ from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import kubelet, pods
-from tests.builders import CORE, NVIDIA, RATIO, RDMA, device, entry, gpu_pod, node, pod
+from tests.objects.builders import CORE, NVIDIA, RATIO, RDMA, device, entry, gpu_pod, node, pod
 
 INVALID = {
     "all": "all",

@@ -16,7 +16,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import pod_limits, pods
 from tests.attacks.work import counted
 from tests.attacks.zoo import PODS, hostile_pod
-from tests.builders import device, entry, node, pod
+from tests.objects.builders import device, entry, node, pod
 
 MIB = 2**20
 MAX_CALLS = 200_000

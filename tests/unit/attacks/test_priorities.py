@@ -4,7 +4,7 @@ import pytest
 
 from berth_api import names
 from berth_operator.state.objects import genius_priority, pods
-from tests.builders import pod
+from tests.objects.builders import pod
 
 LIMITS = genius_priority.read_limits("team-a=10,*=5,team-b=0")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from berth_operator.core.decision.policy import Policy
-from tests import builders
 from tests.bench import living_results, stream
 from tests.bench.occupancy import AuditError, Occupancy
 from tests.bench.openb import NODES, Machine, Task
 from tests.bench.simulation import Simulation
 from tests.bench.stream import Arrival, Mix
+from tests.objects import builders
 
 ROOT = Path(__file__).parents[3]
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,scheduled_time,deletion_time\n"

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from berth_api.request.model import ANY_MODEL
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.fleet.fleet import Fleet
-from tests import builders
 from tests.bench import baselines, openb, quality
 from tests.bench.baselines import Kind
 from tests.bench.openb import Machine, Task, Trace
-from tests.builders import waiting
+from tests.objects import builders
+from tests.objects.builders import waiting
 
 ROOT = Path(__file__).parents[3]
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"

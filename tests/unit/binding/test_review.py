@@ -10,7 +10,7 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import waiting
+from tests.objects.builders import waiting
 
 IDLE = 30.0
 """Seconds after which the time for reviews has been saved up."""

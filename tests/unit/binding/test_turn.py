@@ -6,7 +6,7 @@ import pytest
 
 from berth_operator.binding.turn import BATCH, MAX_SAVED, MAX_SECONDS, SHARE, Turn
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import NVIDIA, Raw, pod
+from tests.objects.builders import NVIDIA, Raw, pod
 
 LASTING = 60.0
 SHORT = 0.001

@@ -9,7 +9,7 @@ import yaml
 
 from berth_agent.configuration.options import VARIABLES
 from berth_agent.configuration.settings import Settings
-from tests.chart import CHART
+from tests.programs.chart import CHART
 
 KUBERNETES = {"resources", "securityContext", "updateStrategy", "tolerations", "addedKeys"}
 """Values whose parts are those of Kubernetes."""

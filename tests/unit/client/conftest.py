@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.certificates import Authority
+from tests.stand_ins.certificates import Authority
 from tests.unit.client.server import Server, Start, started
 
 

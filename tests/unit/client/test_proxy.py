@@ -13,7 +13,7 @@ from berth_client.client import ApiClient
 from berth_client.credentials import CredentialsError, Login
 from berth_client.errors import Unreachable
 from berth_client.tokens import TokenSource
-from tests.certificates import Authority
+from tests.stand_ins.certificates import Authority
 from tests.unit.client.server import Server
 
 

@@ -15,7 +15,7 @@ from berth_client.errors import Unreachable
 from berth_client.tokens import TokenSource
 from berth_operator.controllers.handlers.connection import Connection
 from berth_operator.metrics.gpu.fetching import Fetcher
-from tests.certificates import Authority
+from tests.stand_ins.certificates import Authority
 from tests.unit.client.server import Server, Start
 
 REFUSED = r"no answer: cannot connect to 127.0.0.1:.*CERTIFICATE_VERIFY_FAILED"

@@ -16,9 +16,9 @@ from berth_operator.core.advice.defragmentation import CLAIMING, OF_CLAIM
 from berth_operator.core.decision.policy import Policy
 from berth_operator.settings import rendering
 from berth_operator.settings.configuration import Configuration
-from tests.builders import A100_BYTES, device, entry, half, lease, node, pod, pod_group, whole
 from tests.claims.objects import request
-from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, resource_slice
+from tests.objects.builders import A100_BYTES, device, entry, half, lease, node, pod, pod_group, whole
+from tests.objects.resource_claims import NVIDIA_DRIVER, allocated, gpu, resource_slice
 
 Raw = dict[str, Any]
 CARD = {"nvidia.com/gpu": "1"}

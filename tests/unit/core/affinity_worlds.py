@@ -17,7 +17,7 @@ from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term,
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest, Taint, Toleration
-from tests.builders import asks, charge, label, node_info
+from tests.objects.builders import asks, charge, label, node_info
 
 TAINT = Taint(key="reserved")
 

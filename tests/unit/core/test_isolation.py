@@ -15,7 +15,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.objects import pods
-from tests.builders import (
+from tests.objects.builders import (
     CORE,
     GPU,
     MEMORY,

@@ -12,8 +12,8 @@ from berth_operator.apis.debug_api.snapshots import KEPT_SECONDS, Listed, Live, 
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import device, entry, half, lease, node, pod
-from tests.third_party import KIND, NPU
+from tests.objects.builders import device, entry, half, lease, node, pod
+from tests.stand_ins.third_party import KIND, NPU
 
 pytestmark = pytest.mark.looptime
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from devcluster.control_plane.api import ETCD_TIMED_OUT, ETCD_TRIES, Api, ApiError
-from tests.certificates import Authority
+from tests.stand_ins.certificates import Authority
 
 Answer = tuple[int, dict[str, Any]]
 

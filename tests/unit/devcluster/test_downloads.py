@@ -9,7 +9,17 @@ import yaml
 
 from devcluster.__main__ import main
 from devcluster.building import downloads, programs, versions
-from tests.image_registry import Answer, ImageRegistry, break_off, damage, hang, lengthen, miss, redirect, stall
+from tests.stand_ins.image_registry import (
+    Answer,
+    ImageRegistry,
+    break_off,
+    damage,
+    hang,
+    lengthen,
+    miss,
+    redirect,
+    stall,
+)
 
 DOWNLOADED = "#!/bin/sh\necho etcd Version: 3.6.0 downloaded\n"
 BUILT = "#!/bin/sh\necho etcd Version: 3.6.0 built\n"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from berth_api.request import BUILT_IN
 from berth_operator.apis.extender import protocol
 from berth_operator.apis.extender.protocol import FilterResult, ProtocolError, Victims
-from tests.builders import NVIDIA, pod
+from tests.objects.builders import NVIDIA, pod
 
 json = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**70) | st.floats(allow_nan=False) | st.text(max_size=5),

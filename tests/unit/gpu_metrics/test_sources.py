@@ -18,7 +18,7 @@ from berth_operator.core.values.gpu_metrics import Quantity
 from berth_operator.metrics.gpu.families import DCGM, FAMILIES
 from berth_operator.metrics.gpu.fetching import Fetcher, FetchError
 from berth_operator.metrics.gpu.sources import Agents, Prometheus, PrometheusAddress, SourceError, agents_of
-from tests.certificates import Authority
+from tests.stand_ins.certificates import Authority
 from tests.unit.client.server import Server, started
 
 TOKEN = "secret-of-prometheus"  # noqa: S105 -- opens nothing

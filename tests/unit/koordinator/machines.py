@@ -8,7 +8,7 @@ from berth_api.links import DIRECT as NVLINK
 from berth_api.links import SCORES as LINKS
 from berth_api.links import score
 from berth_operator.core.values.inventory import CardInfo
-from tests.builders import card
+from tests.objects.builders import card
 
 SWITCH, NODE, SYSTEM = LINKS["SingleSwitch"], LINKS["SameNUMANode"], LINKS["System"]
 

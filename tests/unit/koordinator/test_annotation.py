@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from berth_api.allocation import AllocationError, Function, Grant, parse, render
-from tests.builders import A100_BYTES, CORE, GI, MEMORY, RATIO, grant, instance, replica
+from tests.objects.builders import A100_BYTES, CORE, GI, MEMORY, RATIO, grant, instance, replica
 
 MIG_1G, MIG_2G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb"
 SLICES = "nvidia.com/gpu.shared"

@@ -14,7 +14,7 @@ from berth_api import names
 from berth_api.request import Part, RequestError, of_resources
 from berth_api.resources import quantity
 from berth_api.values.selectors import LabelSelector, Requirement
-from tests.builders import CORE, FPGA, GI, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED, gpus
+from tests.objects.builders import CORE, FPGA, GI, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED, gpus
 
 AMD, DCU = "amd.com/gpu", "dcu.com/gpu"
 NPU_CORE, NPU_CPU, NPU_DVPP = "huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp"

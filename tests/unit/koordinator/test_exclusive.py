@@ -17,7 +17,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
 from berth_operator.state.objects import pods
-from tests.builders import (
+from tests.objects.builders import (
     GPU,
     NVIDIA,
     RATIO,

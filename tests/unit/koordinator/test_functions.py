@@ -19,7 +19,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values.inventory import Functions
 from berth_operator.core.values.request import PodRequest
-from tests.builders import asks, charge, fleet, hints, inventory, other_card, waiting, with_functions
+from tests.objects.builders import asks, charge, fleet, hints, inventory, other_card, waiting, with_functions
 
 ANY: dict[str, Any] = {"vfSelector": {}}
 FAST = {"vfSelector": {"matchLabels": {"net": "fast"}}}

@@ -10,7 +10,7 @@ from berth_api import names
 from berth_api.names import ALLOCATE_HINT, JOINT_ALLOCATE, PARTITION_SPEC
 from berth_api.request import DeviceRequest, Joint, Part, PartitionSpec, RequestError, of_pod
 from berth_api.values.selectors import EVERYTHING, LabelSelector
-from tests.builders import FPGA, GI, GPU, MEMORY, NVIDIA, RDMA, SHARED, label
+from tests.objects.builders import FPGA, GI, GPU, MEMORY, NVIDIA, RDMA, SHARED, label
 
 ALL_TYPES = {NVIDIA: 2, RDMA: 100, FPGA: 100}
 

@@ -23,7 +23,7 @@ from berth_operator.core.filters import devices
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
-from tests.builders import (
+from tests.objects.builders import (
     GPU,
     NVIDIA,
     RATIO,

@@ -9,7 +9,7 @@ from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.state.objects import devices
-from tests.builders import (
+from tests.objects.builders import (
     CORE,
     GI,
     GPU,

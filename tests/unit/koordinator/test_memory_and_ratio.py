@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
-from tests.builders import A100_BYTES, GI, MEMORY, RATIO, T4, T4_BYTES, card, charge, fleet, grant, waiting
+from tests.objects.builders import A100_BYTES, GI, MEMORY, RATIO, T4, T4_BYTES, card, charge, fleet, grant, waiting
 
 
 @pytest.mark.parametrize(

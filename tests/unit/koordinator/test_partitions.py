@@ -18,7 +18,21 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
 from berth_operator.state.objects.devices import record
-from tests.builders import A100, GI, GPU, NVIDIA, RATIO, asks, card, charge, device, entry, fleet, grant, waiting
+from tests.objects.builders import (
+    A100,
+    GI,
+    GPU,
+    NVIDIA,
+    RATIO,
+    asks,
+    card,
+    charge,
+    device,
+    entry,
+    fleet,
+    grant,
+    waiting,
+)
 from tests.unit.koordinator.machines import nvswitch, related, trees, wired
 
 SPEC: dict[str, Any] = {}

@@ -8,7 +8,7 @@ import pytest
 from berth_api import names
 from berth_api.request import Joint, Kinds, Part, RequestError, of_pod
 from berth_api.request.kinds import KindError, read_nics
-from tests.builders import FPGA, NVIDIA, RDMA
+from tests.objects.builders import FPGA, NVIDIA, RDMA
 
 ALL, COUNT = {"allocateStrategy": "ApplyForAll"}, {"allocateStrategy": "RequestsAsCount"}
 EACH = {"exclusivePolicy": "DeviceLevel"}

@@ -17,7 +17,7 @@ from berth_operator.core.fleet.arrays.column_cache import ALL as ALL_ROWS
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
-from tests.builders import asks, charge, fleet, grant, hints, other_card, waiting
+from tests.objects.builders import asks, charge, fleet, grant, hints, other_card, waiting
 
 COUNT, ALL = {"allocateStrategy": "RequestsAsCount"}, {"allocateStrategy": "ApplyForAll"}
 EACH, SWITCH = {"exclusivePolicy": "DeviceLevel"}, {"exclusivePolicy": "PCIeLevel"}

@@ -13,7 +13,7 @@ from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
 from berth_operator.core.filters import devices
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.scores import card_packing, card_spreading, fragmentation
-from tests.builders import (
+from tests.objects.builders import (
     CORE,
     GPU,
     MEMORY,

@@ -16,7 +16,7 @@ from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
-from tests.builders import (
+from tests.objects.builders import (
     GI,
     GPU,
     MEMORY,

@@ -11,7 +11,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import binding
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state.objects import devices
-from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, RDMA, add, asks, device, entry, node_info, waiting
+from tests.objects.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, RDMA, add, asks, device, entry, node_info, waiting
 
 Raw = dict[str, Any]
 

@@ -22,8 +22,8 @@ from berth_kubectl.errors import ReadError
 from berth_kubectl.heavy import definitions
 from berth_kubectl.transport.request import Request
 from berth_operator.commands.cleanup import installed
-from tests.kubectl_objects import condition, raw_card, raw_device, raw_node
-from tests.managed_fields import fields_of
+from tests.objects.kubectl_objects import condition, raw_card, raw_device, raw_node
+from tests.objects.managed_fields import fields_of
 
 ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

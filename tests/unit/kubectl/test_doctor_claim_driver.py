@@ -12,7 +12,7 @@ from berth_kubectl.doctor.checks import diagnose
 from berth_kubectl.doctor.facts import Installation
 from berth_kubectl.doctor.gathering import gather
 from berth_kubectl.transport.request import Request
-from tests.kubectl_objects import condition, raw_card, raw_device, raw_node
+from tests.objects.kubectl_objects import condition, raw_card, raw_device, raw_node
 from tests.unit.kubectl.test_doctor import Api, Raw, healthy, named
 
 SERVED = condition("ClaimsServed")

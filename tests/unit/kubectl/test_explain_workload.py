@@ -10,8 +10,8 @@ from berth_kubectl.commands import explain, explaining
 from berth_kubectl.errors import CommandError, ReadError
 from berth_kubectl.reading.session import Session
 from berth_kubectl.transport.request import Request
-from tests import kueue_objects
-from tests.kueue_objects import admission_check, check_state, condition, with_quota, workload
+from tests.objects import kueue_objects
+from tests.objects.kueue_objects import admission_check, check_state, condition, with_quota, workload
 
 Raw = dict[str, Any]
 

@@ -18,8 +18,8 @@ from berth_kubectl.reading.resources import DEVICES, EXPLAINED_PODS, PODS
 from berth_kubectl.reading.session import Session, Source
 from berth_kubectl.transport import kubectl
 from berth_kubectl.transport.request import Request
-from tests.builders import whole
-from tests.kubectl_objects import A100, GI, WHOLE, condition, raw_card, raw_device, raw_node, raw_pod
+from tests.objects.builders import whole
+from tests.objects.kubectl_objects import A100, GI, WHOLE, condition, raw_card, raw_device, raw_node, raw_pod
 
 PROFILE = "or give a profile of Berth this name"
 NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)

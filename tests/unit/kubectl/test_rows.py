@@ -10,7 +10,7 @@ from berth_kubectl.commands import devices, free, who
 from berth_kubectl.errors import CommandError
 from berth_kubectl.printing import tables
 from berth_kubectl.printing.report import Report
-from tests.kubectl_objects import A100, card, fleet_node, holder, mig_card, part
+from tests.objects.kubectl_objects import A100, card, fleet_node, holder, mig_card, part
 
 NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
 GI = 2**30

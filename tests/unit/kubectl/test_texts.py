@@ -17,7 +17,7 @@ from berth_kubectl.errors import CommandError
 from berth_kubectl.printing import amounts, colours, tables
 from berth_kubectl.printing.output import Output
 from berth_kubectl.printing.report import Column, Report
-from tests.kubectl_objects import GI, card, fleet_node, holder, part
+from tests.objects.kubectl_objects import GI, card, fleet_node, holder, part
 
 NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
 BUSY = {"utilization": 0.8, "memoryUsed": 40 * GI, "power": 350}

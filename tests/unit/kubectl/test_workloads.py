@@ -9,7 +9,7 @@ from berth_kubectl.commands import explain, explaining
 from berth_kubectl.errors import CommandError, ReadError
 from berth_kubectl.reading.session import Session
 from berth_kubectl.transport.request import Request
-from tests.kubectl_objects import raw_pod
+from tests.objects.kubectl_objects import raw_pod
 
 SELECTOR = {"matchLabels": {"app": "chat"}}
 REFUSAL = 'pods "chat-5d-x" is forbidden: invalid request: kubernetes.io/gpu: 150; allowed are multiples of 100'

@@ -18,7 +18,7 @@ from berth_operator.core.values.verdict import ANY, Change
 from berth_operator.metrics import gauges
 from berth_operator.metrics.monitoring.bounds import MOST, OTHER, frequent
 from berth_operator.metrics.monitoring.pending import PendingCount, reason_of
-from tests.builders import GPU, asks, card, fleet, waiting
+from tests.objects.builders import GPU, asks, card, fleet, waiting
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 

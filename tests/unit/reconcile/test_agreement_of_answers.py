@@ -26,7 +26,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state.cache.views import NodeView
 from berth_operator.state.objects import devices, nodes
 from berth_operator.state.objects.nodes import NodeRecord
-from tests.builders import GPU, MEMORY, NVIDIA, RATIO, add, charge, device, entry, instance, node, waiting
+from tests.objects.builders import GPU, MEMORY, NVIDIA, RATIO, add, charge, device, entry, instance, node, waiting
 
 Raw = dict[str, Any]
 FLEETS: Final = int(os.environ.get("BERTH_FLEETS", "60"))

@@ -24,7 +24,7 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.views import NodeView
 from berth_operator.state.objects import devices, nodes
 from berth_operator.state.objects.nodes import NodeRecord
-from tests.builders import (
+from tests.objects.builders import (
     A100_BYTES,
     GPU,
     NVIDIA,

@@ -9,7 +9,7 @@ from berth_operator.state.cache.allocation_tracker import AS_ALLOCATED, DRIFTED
 from berth_operator.state.cache.views import GpuPodView
 from berth_operator.state.objects import kubelet
 from berth_operator.state.objects.kubelet import Consistency
-from tests.builders import condition, gpu_pod
+from tests.objects.builders import condition, gpu_pod
 
 Raw = dict[str, Any]
 

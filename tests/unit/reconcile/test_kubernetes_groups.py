@@ -9,7 +9,7 @@ from berth_operator.controllers.reconcile import kubernetes_groups
 from berth_operator.core.decision.messages import NODE_STARTING, SCHEDULER_ERROR, UNSCHEDULABLE
 from berth_operator.core.queue.gang_tracker import Group
 from berth_operator.state.cache.views import GroupView
-from tests.builders import Raw, kubernetes_group
+from tests.objects.builders import Raw, kubernetes_group
 from tests.unit.reconcile.test_groups import counts
 
 SCHEDULED = {"status": "True", "reason": "Scheduled", "message": "", "observedGeneration": 1}

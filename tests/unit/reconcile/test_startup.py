@@ -8,7 +8,7 @@ import pytest
 from berth_operator.controllers.reconcile import startup, sums
 from berth_operator.state.cache.views import NodeView
 from berth_operator.state.objects import devices, nodes
-from tests.builders import bare_node, condition, device, entry
+from tests.objects.builders import bare_node, condition, device, entry
 
 Raw = dict[str, Any]
 

@@ -13,7 +13,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.state.cache.views import NodeView
 from berth_operator.state.objects import devices, nodes
 from berth_operator.state.objects.nodes import NodeRecord
-from tests.builders import (
+from tests.objects.builders import (
     CORE,
     GI,
     MEMORY,
@@ -29,7 +29,7 @@ from tests.builders import (
     replica,
     with_functions,
 )
-from tests.managed_fields import fields_of
+from tests.objects.managed_fields import fields_of
 
 Raw = dict[str, Any]
 

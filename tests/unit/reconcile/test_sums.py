@@ -15,7 +15,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.state.cache.views import NodeView
 from berth_operator.state.objects import devices, nodes
 from berth_operator.state.objects.nodes import NodeRecord
-from tests.builders import (
+from tests.objects.builders import (
     A100,
     CORE,
     GI,

@@ -17,8 +17,8 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import refused
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import StatusKind, View
-from tests.builders import GPU, NVIDIA, device, entry, gpu_pod, half, node, pod, pod_group, whole
-from tests.managed_fields import fields_of
+from tests.objects.builders import GPU, NVIDIA, device, entry, gpu_pod, half, node, pod, pod_group, whole
+from tests.objects.managed_fields import fields_of
 
 pytestmark = pytest.mark.looptime
 

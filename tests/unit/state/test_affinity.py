@@ -13,7 +13,7 @@ from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import affinity, pod_limits, pods
 from berth_operator.state.watches import sinks
-from tests.builders import decided, label, node, owner, parked, pod
+from tests.objects.builders import decided, label, node, owner, parked, pod
 
 Raw = dict[str, Any]
 Act = Callable[[Cluster], object]

@@ -15,7 +15,7 @@ from berth_operator.state.cache.unknown_allocations import KUBELET_SECONDS
 from berth_operator.state.cache.views import GpuPodView, NodeView, StatusKind
 from berth_operator.state.objects import devices
 from berth_operator.state.watches import sinks
-from tests.builders import (
+from tests.objects.builders import (
     GPU,
     NVIDIA,
     RDMA,
@@ -31,7 +31,7 @@ from tests.builders import (
     pod,
     whole,
 )
-from tests.recorder import Recorder
+from tests.stand_ins.recorder import Recorder
 
 Raw = dict[str, Any]
 Event = Callable[["World"], object]

@@ -8,7 +8,7 @@ from berth_api import names
 from berth_api.request import Kind, Kinds
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.objects import pods
-from tests.builders import FPGA, GPU, NVIDIA, RDMA, pod
+from tests.objects.builders import FPGA, GPU, NVIDIA, RDMA, pod
 
 Raw = dict[str, Any]
 

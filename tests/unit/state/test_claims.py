@@ -16,8 +16,21 @@ from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import NodeView, StatusKind
 from berth_operator.state.watches import claims
-from tests.builders import GPU, NVIDIA, device, entry, every_pod, lease, node, parked, pod, popped, waiting, whole
-from tests.resource_claims import (
+from tests.objects.builders import (
+    GPU,
+    NVIDIA,
+    device,
+    entry,
+    every_pod,
+    lease,
+    node,
+    parked,
+    pod,
+    popped,
+    waiting,
+    whole,
+)
+from tests.objects.resource_claims import (
     NVIDIA_DRIVER,
     PCI,
     ClaimsInTurns,

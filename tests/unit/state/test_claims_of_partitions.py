@@ -11,9 +11,9 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.dra.store import EVERY_DRIVER, OwnPools
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import OFFERED, device, entry, every_pod, lease, node, pod
 from tests.claims.objects import request
-from tests.resource_claims import PCI, ClaimsInTurns, Raw, listed, resource_slice
+from tests.objects.builders import OFFERED, device, entry, every_pod, lease, node, pod
+from tests.objects.resource_claims import PCI, ClaimsInTurns, Raw, listed, resource_slice
 
 AMD_GPU = "amd.com/gpu"
 AMD_DRIVER = "gpu.amd.com"

@@ -15,7 +15,7 @@ from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.unknown_allocations import KUBELET_SECONDS
 from berth_operator.state.cache.views import StatusKind
-from tests.builders import (
+from tests.objects.builders import (
     FPGA,
     GPU,
     NVIDIA,
@@ -32,7 +32,7 @@ from tests.builders import (
     pod,
     whole,
 )
-from tests.recorder import Recorder
+from tests.stand_ins.recorder import Recorder
 
 Raw = dict[str, Any]
 

@@ -16,7 +16,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import pods
-from tests.builders import (
+from tests.objects.builders import (
     FPGA,
     GPU,
     NVIDIA,

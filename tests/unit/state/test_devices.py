@@ -9,8 +9,8 @@ from berth_api.allocation.partitions import NVSWITCH, Partition, Table
 from berth_api.device import DeviceStatus
 from berth_operator.core.values.inventory import CardFacts, CardInfo
 from berth_operator.state.objects import devices
-from tests.builders import A100, A100_BYTES, CORE, MEMORY, RATIO, condition, device, entry
-from tests.managed_fields import fields_of
+from tests.objects.builders import A100, A100_BYTES, CORE, MEMORY, RATIO, condition, device, entry
+from tests.objects.managed_fields import fields_of
 
 Raw = dict[str, Any]
 

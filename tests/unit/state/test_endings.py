@@ -6,7 +6,7 @@ from berth_operator.core.values import ending
 from berth_operator.core.values.charge import NOT_STARTED
 from berth_operator.state.objects import pods
 from berth_operator.state.objects.endings import LATEST, MAX_LIFETIME
-from tests.builders import Raw, condition, owner, pod
+from tests.objects.builders import Raw, condition, owner, pod
 
 BOUND_AT = 1_767_225_600
 """2026-01-01T00:00:00Z."""

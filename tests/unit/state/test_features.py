@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berth_operator.state.objects import features, pods
-from tests.builders import container, pod
+from tests.objects.builders import container, pod
 
 Raw = dict[str, Any]
 

@@ -15,9 +15,9 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import every_pod, gang, node, pod
 from tests.claims.objects import exactly, first_available, request
-from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, listed, resource_slice
+from tests.objects.builders import every_pod, gang, node, pod
+from tests.objects.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, listed, resource_slice
 from tests.unit.core.fleet.test_fleet import arrays
 
 Raw = dict[str, Any]

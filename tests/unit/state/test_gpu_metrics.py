@@ -15,8 +15,8 @@ from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.gpu_metrics import OTHER_NODE, UNKNOWN_CARD, Freshness
 from berth_operator.state.objects import pods
-from tests import builders
-from tests.builders import GI, NVIDIA, card, charge, device, entry, grant, node, pod, popped
+from tests.objects import builders
+from tests.objects.builders import GI, NVIDIA, card, charge, device, entry, grant, node, pod, popped
 
 MEMORY = 80 * GI
 STALE_AFTER = 60.0

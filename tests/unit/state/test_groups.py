@@ -9,7 +9,7 @@ from berth_operator.core.queue.gang_tracker import SETTLE, GangTracker
 from berth_operator.core.values.request import Membership
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import groups, pods
-from tests.builders import Raw, pod, pod_group
+from tests.objects.builders import Raw, pod, pod_group
 
 LABELS, ANNOTATIONS = "labels", "annotations"
 

@@ -18,10 +18,24 @@ from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.watches import gang_owners
 from berth_operator.state.watches.claims import KEPT_SECONDS
 from berth_operator.state.watches.storage import Storage
-from tests.builders import GPU, NVIDIA, Raw, device, entry, every_pod, gpu_pod, held, lease, node, owner, pod, pod_group
 from tests.claims.objects import request
-from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, gpu, resource_slice
-from tests.volumes import raw_claim, raw_class, raw_volume
+from tests.objects.builders import (
+    GPU,
+    NVIDIA,
+    Raw,
+    device,
+    entry,
+    every_pod,
+    gpu_pod,
+    held,
+    lease,
+    node,
+    owner,
+    pod,
+    pod_group,
+)
+from tests.objects.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, gpu, resource_slice
+from tests.objects.volumes import raw_claim, raw_class, raw_volume
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 CONTAINERS = (dict, set, frozenset, list, tuple)

@@ -6,7 +6,7 @@ import pytest
 
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.heartbeats import Heartbeats
-from tests.builders import device, entry, lease, node
+from tests.objects.builders import device, entry, lease, node
 
 GRACE = 20.0
 HEARD = "0 device; 0 lease 1"

@@ -18,7 +18,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import GpuPodView, StatusKind
 from berth_operator.state.objects import pods
-from tests.builders import FPGA, GPU, NVIDIA, RDMA, device, entry, gpu_pod, hints, lease, node, pod
+from tests.objects.builders import FPGA, GPU, NVIDIA, RDMA, device, entry, gpu_pod, hints, lease, node, pod
 
 Raw = dict[str, Any]
 

@@ -6,7 +6,7 @@ import pytest
 
 from berth_operator.core.values.request import PodImages
 from berth_operator.state.objects import images, nodes, pods
-from tests.builders import container, node, pod
+from tests.objects.builders import container, node, pod
 
 Raw = dict[str, Any]
 

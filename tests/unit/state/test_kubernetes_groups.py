@@ -6,8 +6,8 @@ from berth_api import names
 from berth_api.words import KUBERNETES_GROUPS
 from berth_operator.core.values.request import SCHEDULING_GROUP, Membership
 from berth_operator.state.objects import groups, pods
-from tests.builders import Raw, charge, kubernetes_group, pod
-from tests.builders import waiting as waits
+from tests.objects.builders import Raw, charge, kubernetes_group, pod
+from tests.objects.builders import waiting as waits
 from tests.unit.core.queue.test_gang_tracker import gang_tracker
 
 IN_GROUP: Raw = {"schedulingGroup": {"podGroupName": "g"}}

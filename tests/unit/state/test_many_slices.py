@@ -13,8 +13,8 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.listener import NoListener
 from berth_operator.state.cache.views import NodeView, StatusKind
 from berth_operator.state.watches.claims import KEPT_SECONDS, ResourceClaims
-from tests.builders import GPU, device, entry, lease, node, waiting
-from tests.resource_claims import NVIDIA_DRIVER, gpu, listed, resource_slice, taint
+from tests.objects.builders import GPU, device, entry, lease, node, waiting
+from tests.objects.resource_claims import NVIDIA_DRIVER, gpu, listed, resource_slice, taint
 
 OTHER = "net.example.com"
 

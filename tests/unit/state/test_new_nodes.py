@@ -12,8 +12,8 @@ from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import pods
-from tests.builders import NVIDIA, bare_node, condition, device, entry, pod, waiting, whole
-from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, resource_slice
+from tests.objects.builders import NVIDIA, bare_node, condition, device, entry, pod, waiting, whole
+from tests.objects.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, resource_slice
 
 GPU_LABEL = {"nvidia.com/gpu.present": "true"}
 POD = waiting("a", {NVIDIA: 1})

@@ -8,7 +8,7 @@ from berth_api import names
 from berth_operator.core.values.request import Taint
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.objects import nodes
-from tests.builders import GI, GPU, NVIDIA, RATIO, node
+from tests.objects.builders import GI, GPU, NVIDIA, RATIO, node
 
 Raw = dict[str, Any]
 

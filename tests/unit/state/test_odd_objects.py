@@ -22,7 +22,8 @@ from berth_operator.state.watches import admission_rules, gang_owners, kueue, si
 from berth_operator.state.watches.kueue import QuotaObjects
 from berth_operator.state.watches.pod_watches import ALIVE, ENDED, pods_where
 from berth_operator.state.watches.storage import Storage
-from tests.builders import (
+from tests.fuzz import inputs
+from tests.objects.builders import (
     GPU,
     Raw,
     device,
@@ -38,10 +39,9 @@ from tests.builders import (
     pod,
     pod_group,
 )
-from tests.fuzz import inputs
-from tests.kueue_objects import CHECK, CONTROLLER, flavor, with_quota
-from tests.resource_claims import allocated, gpu, resource_slice, taint, taint_rule
-from tests.volumes import raw_claim, raw_class, raw_volume
+from tests.objects.kueue_objects import CHECK, CONTROLLER, flavor, with_quota
+from tests.objects.resource_claims import allocated, gpu, resource_slice, taint, taint_rule
+from tests.objects.volumes import raw_claim, raw_class, raw_volume
 
 LWS: Final = "leaderworkerset.sigs.k8s.io/"
 _TERM: Final = {

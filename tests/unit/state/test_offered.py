@@ -21,7 +21,7 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches import claims
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.builders import (
+from tests.objects.builders import (
     NVIDIA,
     SUMS,
     container,
@@ -35,7 +35,7 @@ from tests.builders import (
     waiting,
     whole,
 )
-from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, listed, resource_slice
+from tests.objects.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, allocated, gpu, listed, resource_slice
 
 Raw = dict[str, Any]
 

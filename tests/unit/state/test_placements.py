@@ -10,8 +10,8 @@ from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import StatusKind
-from tests.builders import GPU, NVIDIA, container, device, entry, half, node, pod, pod_group, popped, whole
-from tests.recorder import Recorder
+from tests.objects.builders import GPU, NVIDIA, container, device, entry, half, node, pod, pod_group, popped, whole
+from tests.stand_ins.recorder import Recorder
 
 Raw = dict[str, Any]
 Step = Callable[["World"], object]

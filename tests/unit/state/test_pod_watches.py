@@ -13,7 +13,7 @@ from berth_client.lists import StreamedLists
 from berth_client.versions import Versions
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.pod_watches import PodTable, PodWatches, WatchedPods
-from tests.builders import GPU, NVIDIA, device, entry, node, pod, relist, whole
+from tests.objects.builders import GPU, NVIDIA, device, entry, node, pod, relist, whole
 
 Raw = dict[str, Any]
 

@@ -9,7 +9,7 @@ from berth_api import names
 from berth_api.admission.injection import VARIABLE
 from berth_operator.core.values.charge import NOT_STARTED
 from berth_operator.state.objects import pods
-from tests.builders import (
+from tests.objects.builders import (
     A100,
     CORE,
     FPGA,

@@ -15,11 +15,11 @@ from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.pending_pods import CLAIMS_SECONDS
 from berth_operator.state.watches import claims
-from tests import builders
-from tests.builders import GPU, device, entry, every_pod, lease, node, pod
 from tests.claims import objects
 from tests.claims.objects import exactly, first_available, request
-from tests.resource_claims import (
+from tests.objects import builders
+from tests.objects.builders import GPU, device, entry, every_pod, lease, node, pod
+from tests.objects.resource_claims import (
     NVIDIA_DRIVER,
     ClaimsInTurns,
     allocated,

@@ -14,9 +14,9 @@ from berth_operator.core.decision.preemption import nominated_fit, preempt
 from berth_operator.core.decision.victims import Preemption
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
-from tests.builders import GPU, pod
 from tests.claims.objects import request
-from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, resource_slice
+from tests.objects.builders import GPU, pod
+from tests.objects.resource_claims import NVIDIA_DRIVER, allocated, gpu, resource_slice
 from tests.unit.state.test_pods_with_claims import World, woken
 
 

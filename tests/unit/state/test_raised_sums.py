@@ -2,7 +2,7 @@
 
 from berth_api.request import BUILT_IN
 from berth_operator.state.cache.raised_sums import SECONDS, RaisedSums
-from tests.builders import CORE, GPU, NVIDIA
+from tests.objects.builders import CORE, GPU, NVIDIA
 
 
 class Sums:

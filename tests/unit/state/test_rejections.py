@@ -17,7 +17,7 @@ from berth_operator.state.cache.rejected_pods import FIRST, LONGEST, MAX_BOUND, 
 from berth_operator.state.objects import groups
 from berth_operator.state.watches import sinks
 from tests.attacks.work import counted
-from tests.builders import Raw, node, owner, pod, relist
+from tests.objects.builders import Raw, node, owner, pod, relist
 
 WHY = "Pod was rejected: Predicate NodeAffinity failed"
 MANY = 10_000

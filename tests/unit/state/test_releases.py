@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import GPU, NVIDIA, Raw, decided, device, entry, half, node, parked, pod, whole, woken
+from tests.objects.builders import GPU, NVIDIA, Raw, decided, device, entry, half, node, parked, pod, whole, woken
 
 ZONE = "topology.kubernetes.io/zone"
 NODES = {"a": "1", "b": "1", "c": "2"}

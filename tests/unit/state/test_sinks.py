@@ -7,7 +7,7 @@ import pytest
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches import sinks
 from berth_operator.state.watches.sinks import Table
-from tests.builders import GPU, device, entry, every_pod, half, lease, node, pod, relist
+from tests.objects.builders import GPU, device, entry, every_pod, half, lease, node, pod, relist
 
 Raw = dict[str, Any]
 

@@ -20,7 +20,9 @@ from berth_operator.state.objects import affinity, budgets, devices, groups, kub
 from berth_operator.state.watches import snapshot, sources
 from berth_operator.state.watches.snapshot import Snapshot, kept
 from tests import manifests_of_others
-from tests.builders import (
+from tests.differential import generate, on_volumes
+from tests.differential.draft import Draft
+from tests.objects.builders import (
     condition,
     container,
     device,
@@ -35,8 +37,6 @@ from tests.builders import (
     pod,
     pod_group,
 )
-from tests.differential import generate, on_volumes
-from tests.differential.draft import Draft
 
 Raw = dict[str, Any]
 SCENARIOS = 200

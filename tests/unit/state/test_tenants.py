@@ -5,7 +5,7 @@ import pytest
 from berth_api import names
 from berth_client import times
 from berth_operator.state.cache.tenants import REFUSES, Tenants
-from tests.builders import Raw, owner, pod
+from tests.objects.builders import Raw, owner, pod
 
 OWNED = {"ownerReferences": [owner("set")]}
 MIRROR = {"ownerReferences": [{"kind": "Node", "name": "n", "uid": "1", "controller": True}]}

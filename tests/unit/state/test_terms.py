@@ -6,7 +6,7 @@ import pytest
 
 from berth_operator.core.values.request import NodeTerm
 from berth_operator.state.objects import terms
-from tests.builders import label
+from tests.objects.builders import label
 
 Raw = dict[str, Any]
 

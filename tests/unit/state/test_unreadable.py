@@ -16,7 +16,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches import sources
 from berth_operator.state.watches.sinks import Table
 from berth_operator.state.watches.storage import Storage
-from tests.builders import (
+from tests.objects.builders import (
     GPU,
     MEMORY,
     NVIDIA,
@@ -31,10 +31,10 @@ from tests.builders import (
     relist,
     whole,
 )
-from tests.resource_claims import claim as resource_claim
-from tests.resource_claims import gpu, resource_slice
+from tests.objects.resource_claims import claim as resource_claim
+from tests.objects.resource_claims import gpu, resource_slice
+from tests.objects.volumes import raw_claim, raw_volume
 from tests.unit.client.watches import ScriptedApi
-from tests.volumes import raw_claim, raw_volume
 
 LEGAL = ("1" * 70, "0" * 70 + "1", "1e3000", "1e-3000", "1e2147483647", 2**63 - 1, 1)
 """Amounts that Kubernetes serves."""

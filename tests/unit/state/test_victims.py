@@ -14,9 +14,9 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import nodes, pods
 from berth_operator.state.watches.storage import Storage
-from tests.builders import device, entry
 from tests.differential import draft, generate
 from tests.differential.draft import Draft, Raw, name_of
+from tests.objects.builders import device, entry
 
 PRIORITY = 10
 SCENARIOS = 8 * len(generate.RULES)

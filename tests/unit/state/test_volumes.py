@@ -11,8 +11,8 @@ from berth_operator.core.values.storage import Attachment
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import mounts, volumes
 from berth_operator.state.watches.storage import Storage, sources
-from tests.builders import GI, Raw, label, node, parked, pod, relist, woken
-from tests.volumes import DRIVER, bound, claim, csi, raw_claim, raw_class, raw_volume, volume
+from tests.objects.builders import GI, Raw, label, node, parked, pod, relist, woken
+from tests.objects.volumes import DRIVER, bound, claim, csi, raw_claim, raw_class, raw_volume, volume
 
 ALWAYS, NEVER = label("", "DoesNotExist"), label("", "In")
 

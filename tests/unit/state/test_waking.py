@@ -13,8 +13,8 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.storage import Storage
-from tests import volumes
-from tests.builders import GPU, NVIDIA, Raw, charge, device, entry, node, pod, popped, woken
+from tests.objects import volumes
+from tests.objects.builders import GPU, NVIDIA, Raw, charge, device, entry, node, pod, popped, woken
 
 SEEDS, STEPS = 3, 120
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -13,7 +13,7 @@ from berth_operator.core.values.quota_workload import CheckState, PodSet, QuotaW
 from berth_operator.state.objects import pod_sets, terms, topology_assignments, workloads
 from berth_operator.state.objects.pod_sets import MAX_PODS, Templates, UnknownFlavorError
 from berth_operator.state.objects.topology_assignments import MAX_DOMAINS
-from tests.kueue_objects import (
+from tests.objects.kueue_objects import (
     CHECK,
     LATER,
     assignment,

@@ -13,7 +13,7 @@ import yaml
 from berth_api import crd
 from berth_client.errors import ApiError
 from berth_operator.commands.crds.main import apply
-from tests import previous
+from tests.programs import previous
 
 CRDS = Path(__file__).parents[3] / "crds"
 Schema = Mapping[str, Any]

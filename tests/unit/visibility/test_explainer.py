@@ -16,8 +16,8 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import device, entry, lease, node, pod, pod_group, whole
-from tests.resource_claims import ClaimsInTurns, allocated, gpu, resource_slice
+from tests.objects.builders import device, entry, lease, node, pod, pod_group, whole
+from tests.objects.resource_claims import ClaimsInTurns, allocated, gpu, resource_slice
 
 pytestmark = pytest.mark.looptime
 

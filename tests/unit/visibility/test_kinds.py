@@ -15,9 +15,9 @@ from berth_operator.apis.aggregated.openapi import V2, V3
 from berth_operator.apis.visibility.documents import DOCUMENTS, OBJECTS
 from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, KINDS, QUEUE, RowKind
 from berth_operator.core.fleet.dra.store import OwnPools
-from tests.builders import A100, pod, whole
 from tests.claims.objects import claim, request
-from tests.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, gpu, resource_slice
+from tests.objects.builders import A100, pod, whole
+from tests.objects.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, gpu, resource_slice
 from tests.unit.visibility.test_explainer import SCHEDULER, Scene, in_a_gang, refused, reserved
 from tests.unit.visibility.test_row_cache import State
 

@@ -30,8 +30,8 @@ from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import device, entry, lease, node, pod, whole
-from tests.resource_claims import ClaimsInTurns, allocated, listed, resource_slice
+from tests.objects.builders import device, entry, lease, node, pod, whole
+from tests.objects.resource_claims import ClaimsInTurns, allocated, listed, resource_slice
 from tests.unit.visibility.iterations import iterations
 
 pytestmark = pytest.mark.looptime

@@ -24,7 +24,7 @@ from berth_agent.vendors.nvidia.hand_over.access import NvidiaAccess
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
 from berth_api.allocation import visible
 from berth_api.device import ClaimedDevice, DeviceSpec
-from tests.devices import spec
+from tests.objects.devices import spec
 from tests.unit.agent.dra.test_preparation import BY_CDI, Node, machine
 
 pytestmark = pytest.mark.looptime

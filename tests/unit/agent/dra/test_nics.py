@@ -21,7 +21,7 @@ from berth_agent.vendor import RefusedError
 from berth_api.allocation import Function, Grant
 from berth_api.device import DeviceSpec
 from berth_api.names import RDMA, RDMA_RESOURCE
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 from tests.unit.agent.dra.test_driver import Pods, start
 from tests.unit.agent.dra.test_preparation import machine
 

@@ -30,7 +30,7 @@ from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes
 from berth_api.device import ClaimedDevice, DeviceInfo, DeviceSpec, Mig, MigInstance
 from berth_client.errors import ApiError
 from berth_client.lists import PAGE
-from tests.devices import options, spec
+from tests.objects.devices import options, spec
 
 BY_CDI = options(device_list_strategy=("cdi-cri",))
 

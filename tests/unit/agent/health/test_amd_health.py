@@ -19,8 +19,8 @@ from berth_agent.vendors.amd import catalogue
 from berth_agent.vendors.amd.events import KernelEvents, Wedged, wedged
 from berth_agent.vendors.amd.inventory import AmdInventory
 from berth_api.device import DeviceSpec
-from tests import amd_trees
-from tests.amd_trees import AmdTree, refused
+from tests.objects import amd_trees
+from tests.objects.amd_trees import AmdTree, refused
 
 FIRST = "0000:63:00.0"
 ID = "GPU-1901ead3a2ecd4a6"

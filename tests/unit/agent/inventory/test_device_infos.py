@@ -19,8 +19,8 @@ from berth_agent.readings import NodeFacts, Reading
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, Link
 from berth_operator.state.objects import devices
-from tests.builders import device
-from tests.devices import spec
+from tests.objects.builders import device
+from tests.objects.devices import spec
 
 Raw = dict[str, Any]
 

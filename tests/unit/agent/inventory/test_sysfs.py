@@ -8,8 +8,8 @@ import pytest
 
 from berth_agent.inventory import sysfs
 from berth_api.device import Topology
-from tests.amd_trees import refused
-from tests.sysfs_tree import SysfsTree
+from tests.objects.amd_trees import refused
+from tests.objects.sysfs_tree import SysfsTree
 
 ADDRESS = "0000:3d:00.0"
 

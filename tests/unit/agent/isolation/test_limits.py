@@ -4,7 +4,7 @@ from berth_agent.kubelet.admission import pods
 from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
 from berth_agent.vendors.nvidia.isolation import limits
 from berth_agent.vendors.nvidia.isolation.limits import DefaultLimits
-from tests.devices import spec
+from tests.objects.devices import spec
 
 
 @pytest.mark.parametrize(

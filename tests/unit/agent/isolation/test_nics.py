@@ -19,7 +19,7 @@ from berth_agent.vendor import RefusedError
 from berth_api.allocation import Grant
 from berth_api.device import DeviceSpec
 from berth_api.names import RDMA, RDMA_RESOURCE
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 from tests.unit.agent.dra.test_preparation import no_room
 
 LONG_AGO = 10.0

@@ -7,7 +7,7 @@ from typing import Any
 
 from berth_api import names
 from berth_client.errors import ApiError, CallError
-from tests.managed_fields import KEYS, fields_of, key_of
+from tests.objects.managed_fields import KEYS, fields_of, key_of
 
 PATH = "/apis/berth.dev/v1alpha1/devices/a"
 STATUS = f"{PATH}/status"

@@ -19,7 +19,7 @@ from berth_client.client import ApiClient
 from berth_client.errors import ApiError, Unreachable
 from berth_client.refusals import BACKOFF
 from tests.component.world import now
-from tests.optional_fields import CONDITION, GPU_POD, SPEC, USE, nulls, without_each
+from tests.objects.optional_fields import CONDITION, GPU_POD, SPEC, USE, nulls, without_each
 from tests.unit.agent.publishing.device_server import PATH, STATUS, DeviceServer
 
 pytestmark = pytest.mark.looptime

@@ -8,7 +8,7 @@ import pytest
 
 from berth_agent.readings import Process
 from berth_agent.usage import processes
-from tests.amd_trees import refused
+from tests.objects.amd_trees import refused
 
 UID = "1f2e3d4c-5b6a-4788-9900-aabbccddeeff"
 STATIC = "0123456789abcdef0123456789abcdef"

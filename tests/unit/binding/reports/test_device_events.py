@@ -10,7 +10,7 @@ from berth_api.objects import faults
 from berth_operator.binding.reports import device_events
 from berth_operator.binding.reports.events import Event
 from berth_operator.state.objects import devices
-from tests.builders import condition, device, entry
+from tests.objects.builders import condition, device, entry
 
 Raw = dict[str, Any]
 

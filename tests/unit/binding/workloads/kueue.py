@@ -16,7 +16,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.quota_workload import CheckAnswer, CheckSettings, CheckState, PodSet, QuotaWorkload
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import NVIDIA, device, entry, node, pod, waiting, whole
+from tests.objects.builders import NVIDIA, device, entry, node, pod, waiting, whole
 
 READY, PENDING, RETRY, REJECTED = CheckState.READY, CheckState.PENDING, CheckState.RETRY, CheckState.REJECTED
 POLICY = Policy()

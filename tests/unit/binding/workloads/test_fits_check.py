@@ -16,7 +16,7 @@ from berth_operator.core.values.pod_admission import PriorityClass
 from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.core.values.quota_workload import CheckSettings, CheckState, PodSet
 from berth_operator.state.objects.pod_admission import of_pod
-from tests.builders import GPU, INSTANCES, NVIDIA, asks, device, entry, node, waiting
+from tests.objects.builders import GPU, INSTANCES, NVIDIA, asks, device, entry, node, waiting
 from tests.unit.binding.workloads.kueue import PENDING, POLICY, READY, REJECTED, RETRY, SECOND, Kueue, pods
 
 

@@ -11,7 +11,7 @@ from berth_operator.binding.workloads.fits_check import MAX_TURN
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.values.quota_workload import CheckSettings, PodSet
 from berth_operator.core.values.request import Membership
-from tests.builders import NVIDIA, waiting
+from tests.objects.builders import NVIDIA, waiting
 from tests.unit.binding.workloads.kueue import POLICY, READY, RETRY, SECOND, Kueue, cards_of, pods, restarted
 
 FLEETS = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 4), min_size=1)

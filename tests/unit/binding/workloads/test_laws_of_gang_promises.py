@@ -13,7 +13,7 @@ from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import NVIDIA, Raw, device, entry, node, pod, whole
+from tests.objects.builders import NVIDIA, Raw, device, entry, node, pod, whole
 from tests.unit.binding.workloads.kueue import POLICY
 
 LWS = "leaderworkerset.sigs.k8s.io/"

@@ -14,7 +14,7 @@ from berth_operator.binding.workloads import fits_check
 from berth_operator.core.decision import promise_note
 from berth_operator.core.values.quota_workload import CheckSettings, CheckState, PodSet
 from berth_operator.core.values.request import Membership
-from tests.builders import NVIDIA, T4, Raw, asks, device, entry, node, pod, waiting, whole
+from tests.objects.builders import NVIDIA, T4, Raw, asks, device, entry, node, pod, waiting, whole
 from tests.unit.binding.workloads.kueue import PENDING, READY, RETRY, SECOND, Kueue, answered, pods, restarted
 
 # --- lost places ----------------------------------------------------------------------------------------------

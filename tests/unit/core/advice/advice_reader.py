@@ -22,8 +22,8 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo, DeviceInventory, NodeInfo
 from berth_operator.core.values.request import PendingPod, Taint, Toleration
 from berth_operator.core.values.storage import VolumeClaim
-from tests import volumes
-from tests.builders import GI, OFFERED, SUMS, add, card, inventory, node_info, other_card
+from tests.objects import volumes
+from tests.objects.builders import GI, OFFERED, SUMS, add, card, inventory, node_info, other_card
 
 NEW: Final = "new"
 """The name of a node that is added."""

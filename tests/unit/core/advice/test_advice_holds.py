@@ -36,8 +36,8 @@ from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.mounts import NO_MOUNTS, Disk
 from berth_operator.core.values.request import NodeTerm, PendingPod, PodRequest, Taint, Toleration
 from berth_operator.core.values.storage import READ_WRITE_ONCE_POD
-from tests import volumes
-from tests.builders import (
+from tests.objects import volumes
+from tests.objects.builders import (
     A100,
     CORE,
     FPGA,

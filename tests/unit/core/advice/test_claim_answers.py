@@ -22,10 +22,10 @@ from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.request import PendingPod
-from tests.builders import device as device_object
-from tests.builders import entry, lease, node, pod
 from tests.claims.objects import exactly, first_available
-from tests.resource_claims import NVIDIA_DRIVER, allocated, listed, resource_slice, taint
+from tests.objects.builders import device as device_object
+from tests.objects.builders import entry, lease, node, pod
+from tests.objects.resource_claims import NVIDIA_DRIVER, allocated, listed, resource_slice, taint
 from tests.unit.core.advice.test_claim_devices import returned
 from tests.unit.state.test_pods_with_claims import World
 

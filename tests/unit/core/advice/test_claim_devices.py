@@ -20,9 +20,9 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.dra.status import with_writers
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.values.request import PendingPod
-from tests.builders import NVIDIA, device, entry, lease, node
 from tests.claims.objects import exactly, first_available, request
-from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, listed, resource_slice, taint
+from tests.objects.builders import NVIDIA, device, entry, lease, node
+from tests.objects.resource_claims import NVIDIA_DRIVER, allocated, gpu, listed, resource_slice, taint
 from tests.unit.core.advice.test_explanation import assert_agrees
 from tests.unit.state.test_pods_with_claims import World
 

@@ -14,10 +14,10 @@ from berth_operator.core.advice.holders import held_by_claim, holder_row
 from berth_operator.core.dra.slices import PoolID
 from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.core.fleet.nodes.cards import card_id
-from tests.builders import GI, NVIDIA, pod, whole
 from tests.claims.own import reported
 from tests.nvml import mig_profiles
-from tests.resource_claims import allocated, listed, resource_slice
+from tests.objects.builders import GI, NVIDIA, pod, whole
+from tests.objects.resource_claims import allocated, listed, resource_slice
 from tests.unit.state.test_pods_with_claims import World
 
 Raw = dict[str, Any]

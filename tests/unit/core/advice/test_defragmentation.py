@@ -20,7 +20,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.request import Membership, PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
-from tests.builders import GPU, NVIDIA, add, asks, cards, charge, grant, inventory, node_info, waiting
+from tests.objects.builders import GPU, NVIDIA, add, asks, cards, charge, grant, inventory, node_info, waiting
 from tests.unit.core.decision.test_what_if import plain
 
 ONE, TWO, FOUR, HALF, QUARTER = {NVIDIA: 1}, {NVIDIA: 2}, {NVIDIA: 4}, {GPU: 50}, {GPU: 25}

@@ -19,7 +19,7 @@ from berth_operator.core.decision.preemption import NEVER
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import NodeTerm, PendingPod, PodRequest, Taint
-from tests.builders import (
+from tests.objects.builders import (
     CORE,
     GI,
     MEMORY,

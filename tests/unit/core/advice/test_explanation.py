@@ -15,7 +15,7 @@ from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PendingPod, Taint
-from tests.builders import (
+from tests.objects.builders import (
     A100,
     GI,
     GPU,

@@ -7,7 +7,19 @@ import pytest
 
 from berth_operator.core.advice.fleet_figures import Gpus, fleet_figures
 from berth_operator.core.fleet.fleet import Fleet
-from tests.builders import NVIDIA, add, asks, cards, charge, divided, fleet, grant, instance, inventory, node_info
+from tests.objects.builders import (
+    NVIDIA,
+    add,
+    asks,
+    cards,
+    charge,
+    divided,
+    fleet,
+    grant,
+    instance,
+    inventory,
+    node_info,
+)
 
 
 def held(on: Fleet, node: str, *minors: int, hundredths: int = 100) -> Fleet:

@@ -16,7 +16,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import Bar
 from berth_operator.core.values.request import Taint
-from tests.builders import (
+from tests.objects.builders import (
     A100,
     GI,
     add,

@@ -7,7 +7,7 @@ from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.values.affinity import Identity
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.owner import Owner
-from tests.builders import A100, GI, charge, fleet, grant
+from tests.objects.builders import A100, GI, charge, fleet, grant
 
 HALF = grant(0, core=50, ratio=50, memory=40 * GI)
 PLAIN = charge("p", HALF)

@@ -12,7 +12,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.request import PendingPod
-from tests.builders import (
+from tests.objects.builders import (
     NVIDIA,
     add,
     asks,

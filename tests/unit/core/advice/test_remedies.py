@@ -24,8 +24,8 @@ from berth_operator.core.values.mounts import Disk, Mounts
 from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.request import NodeTerm, PendingPod, PodRequest, Taint
 from berth_operator.core.values.storage import READ_WRITE_ONCE_POD
-from tests import volumes
-from tests.builders import (
+from tests.objects import volumes
+from tests.objects.builders import (
     GI,
     GPU,
     NVIDIA,

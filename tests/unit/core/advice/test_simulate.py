@@ -24,7 +24,7 @@ from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership, PendingPod
-from tests.builders import (
+from tests.objects.builders import (
     A100,
     A100_BYTES,
     GI,

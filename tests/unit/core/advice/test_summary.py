@@ -10,7 +10,7 @@ from berth_api.links import SCORES as LINKS
 from berth_operator.core.advice.summary import nodes, summary
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
-from tests.builders import (
+from tests.objects.builders import (
     A100,
     GI,
     add,

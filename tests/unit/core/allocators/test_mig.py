@@ -19,7 +19,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import Membership
-from tests.builders import (
+from tests.objects.builders import (
     A100,
     A100_BYTES,
     CORE,

@@ -23,7 +23,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import REPLICA_NAMES
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PendingPod, PodRequest
-from tests.builders import (
+from tests.objects.builders import (
     A100_BYTES,
     GI,
     GPU,

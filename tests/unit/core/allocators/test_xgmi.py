@@ -11,7 +11,7 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state.objects import devices
-from tests.builders import add, asks, charge, device, entry, grant, node_info, waiting
+from tests.objects.builders import add, asks, charge, device, entry, grant, node_info, waiting
 
 Raw = dict[str, Any]
 

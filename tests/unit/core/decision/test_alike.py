@@ -23,7 +23,7 @@ from berth_operator.core.decision.preemption import preempt
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import Membership, PendingPod
-from tests.builders import (
+from tests.objects.builders import (
     A100,
     GI,
     GPU,
@@ -51,7 +51,7 @@ from tests.builders import (
     sliced,
     waiting,
 )
-from tests.volumes import mounts
+from tests.objects.volumes import mounts
 
 MI210 = "AMD Instinct MI210"
 MIG_1G = "nvidia.com/mig-1g.10gb"

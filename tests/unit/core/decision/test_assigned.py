@@ -8,7 +8,7 @@ from berth_api.allocation import Grant
 from berth_operator.core.decision import assigned
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.fleet import Fleet
-from tests.builders import GI, card, divided, fleet, grant, instance, replica, sliced, waiting, with_functions
+from tests.objects.builders import GI, card, divided, fleet, grant, instance, replica, sliced, waiting, with_functions
 
 TWICE = tuple((f"MIG-2-0::{number}", "nvidia.com/mig-3g.40gb.shared") for number in range(2))
 

@@ -17,7 +17,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest, Taint
 from berth_operator.core.values.verdict import Change
-from tests.builders import (
+from tests.objects.builders import (
     A100_BYTES,
     CORE,
     FPGA,

@@ -12,7 +12,7 @@ from berth_operator.core.decision.preemption import more_victims
 from berth_operator.core.decision.victims import released
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PendingPod, PodRequest
-from tests.builders import add, card, cards, charge, fleet, gpus, grant, inventory, node_info, waiting
+from tests.objects.builders import add, card, cards, charge, fleet, gpus, grant, inventory, node_info, waiting
 
 Amounts = tuple[tuple[str, int], ...]
 POLICY = extender.policy_of(Policy())

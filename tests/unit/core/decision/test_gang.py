@@ -20,7 +20,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
-from tests.builders import (
+from tests.objects.builders import (
     GI,
     GPU,
     MEMORY,
@@ -38,9 +38,9 @@ from tests.builders import (
     node_info,
     waiting,
 )
+from tests.objects.volumes import claim, mounts, put, volume
 from tests.unit.core.affinity_worlds import select
 from tests.unit.core.fleet.test_fleet import arrays
-from tests.volumes import claim, mounts, put, volume
 
 HOST, CLIQUE, ZONE = "kubernetes.io/hostname", "nvidia.com/gpu.clique", "topology.kubernetes.io/zone"
 ONE = {NVIDIA: 1}

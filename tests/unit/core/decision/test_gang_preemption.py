@@ -22,7 +22,19 @@ from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity
 from berth_operator.core.values.request import PendingPod, PodRequest
-from tests.builders import A100_BYTES, NVIDIA, add, asks, cards, charge, gang, grant, inventory, node_info, waiting
+from tests.objects.builders import (
+    A100_BYTES,
+    NVIDIA,
+    add,
+    asks,
+    cards,
+    charge,
+    gang,
+    grant,
+    inventory,
+    node_info,
+    waiting,
+)
 from tests.unit.core.decision.test_gang import term_of
 from tests.unit.core.fleet.test_fleet import arrays
 

@@ -23,7 +23,19 @@ from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import NO_AFFINITY, Affinity, Identity, Peers, Term
 from berth_operator.core.values.request import PendingPod
-from tests.builders import A100_BYTES, NVIDIA, add, asks, cards, charge, gang, grant, inventory, node_info, waiting
+from tests.objects.builders import (
+    A100_BYTES,
+    NVIDIA,
+    add,
+    asks,
+    cards,
+    charge,
+    gang,
+    grant,
+    inventory,
+    node_info,
+    waiting,
+)
 from tests.unit.core.affinity_worlds import select
 from tests.unit.core.fleet.test_fleet import arrays
 

@@ -14,7 +14,7 @@ from berth_operator.core.decision.lost_places import (
     preemptor_of,
 )
 from berth_operator.core.values.owner import Owner
-from tests.builders import waiting
+from tests.objects.builders import waiting
 
 NOW = 1_767_225_600.0
 OTHER = ("default-scheduler",)

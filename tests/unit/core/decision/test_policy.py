@@ -11,7 +11,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.scores import card_spreading
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import Taint
-from tests.builders import GPU, NVIDIA, add, asks, cards, charge, fleet, grant, inventory, node_info, waiting
+from tests.objects.builders import GPU, NVIDIA, add, asks, cards, charge, fleet, grant, inventory, node_info, waiting
 
 
 def spreading() -> Policy:

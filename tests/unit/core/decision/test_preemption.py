@@ -24,7 +24,7 @@ from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.preemption_backoff import PreemptionBackoff
 from berth_operator.core.values.request import PendingPod, Taint
-from tests.builders import (
+from tests.objects.builders import (
     A100_BYTES,
     CORE,
     NVIDIA,
@@ -42,7 +42,7 @@ from tests.builders import (
     node_info,
     waiting,
 )
-from tests.volumes import bound, mounts, volume
+from tests.objects.volumes import bound, mounts, volume
 
 HOST = "kubernetes.io/hostname"
 

@@ -8,7 +8,7 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import rank
-from tests.builders import GPU, NVIDIA, cards, charge, fleet, grant, place, waiting
+from tests.objects.builders import GPU, NVIDIA, cards, charge, fleet, grant, place, waiting
 
 POLICY = Policy()
 

@@ -9,7 +9,7 @@ from berth_api.request.share import Share
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.record import MAX_OWN, RecordError, annotations, binding
 from berth_operator.core.values.request import PodRequest
-from tests.builders import GPU, NVIDIA, asks, fleet, grant, instance, place, replica, waiting
+from tests.objects.builders import GPU, NVIDIA, asks, fleet, grant, instance, place, replica, waiting
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 

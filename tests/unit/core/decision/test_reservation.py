@@ -16,7 +16,7 @@ from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.request import PendingPod, Taint
-from tests.builders import (
+from tests.objects.builders import (
     A100_BYTES,
     GI,
     GPU,

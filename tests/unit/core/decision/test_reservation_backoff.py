@@ -24,7 +24,7 @@ from berth_operator.core.decision.reservation_backoff import (
 from berth_operator.core.values import ending
 from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.verdict import Change
-from tests.builders import NVIDIA, charge, waiting
+from tests.objects.builders import NVIDIA, charge, waiting
 
 NOW = 1_800_000_000
 POD = waiting("big", {NVIDIA: 2})

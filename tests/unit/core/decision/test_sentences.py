@@ -16,7 +16,7 @@ from berth_operator.core.decision import promise_note, sentences
 from berth_operator.core.decision.messages import UNSCHEDULABLE
 from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.quota_workload import CheckState, PodSet, QuotaWorkload
-from tests.builders import waiting
+from tests.objects.builders import waiting
 
 NOW = 1_767_225_900
 """2026-01-01T00:05:00Z."""

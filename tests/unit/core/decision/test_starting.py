@@ -11,7 +11,20 @@ from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import NodeTerm, PendingPod, Taint, Toleration
-from tests.builders import GPU, NVIDIA, add, asks, cards, charge, gang, grant, inventory, label, node_info, waiting
+from tests.objects.builders import (
+    GPU,
+    NVIDIA,
+    add,
+    asks,
+    cards,
+    charge,
+    gang,
+    grant,
+    inventory,
+    label,
+    node_info,
+    waiting,
+)
 
 STARTUP = Taint(key="berth.dev/agent-not-ready", effect="NoSchedule")
 DEDICATED = Taint(key="team", value="a", effect="NoSchedule")

@@ -17,7 +17,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
-from tests.builders import CORE, NVIDIA, RATIO, asks, card, charge, fleet, gang, grant, waiting
+from tests.objects.builders import CORE, NVIDIA, RATIO, asks, card, charge, fleet, gang, grant, waiting
 
 NVLINK: Final = 500
 SEEDS: Final = range(60)

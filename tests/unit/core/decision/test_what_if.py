@@ -21,7 +21,7 @@ from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts, PodVolumes, Use
-from tests.builders import (
+from tests.objects.builders import (
     A100_BYTES,
     GPU,
     NVIDIA,
@@ -42,7 +42,7 @@ from tests.builders import (
     waiting,
     with_functions,
 )
-from tests.volumes import LOCAL, bound, volume
+from tests.objects.volumes import LOCAL, bound, volume
 
 NODES = ("a", "b", "c")
 X = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))

@@ -34,7 +34,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo, NodeInfo
 from berth_operator.core.values.request import HostPort, NodeTerm, PodRequest, Taint, Toleration
 from berth_operator.core.values.verdict import Verdict
-from tests.builders import (
+from tests.objects.builders import (
     A100,
     A100_BYTES,
     CORE,
@@ -60,7 +60,7 @@ from tests.builders import (
     node_info,
     other_card,
 )
-from tests.resource_claims import gpu, resource_slice
+from tests.objects.resource_claims import gpu, resource_slice
 
 A = Taint(key="a", value="1")
 B = Taint(key="b", effect="NoExecute")

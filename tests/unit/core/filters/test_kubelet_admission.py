@@ -8,7 +8,7 @@ import pytest
 from berth_operator.core.filters import kubelet_admission
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet.fleet import Fleet
-from tests.builders import asks, node_info
+from tests.objects.builders import asks, node_info
 
 TEXT = "node(s) rejected pods of this controller ({}): the next one is bound there after a pause"
 

@@ -29,7 +29,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
-from tests.builders import (
+from tests.objects.builders import (
     A100_BYTES,
     CORE,
     GI,

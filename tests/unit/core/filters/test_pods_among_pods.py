@@ -24,7 +24,7 @@ from berth_operator.core.fleet.pods.affinity_index import LABEL_BYTES, MAX_CACHE
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term, TopologySpreadConstraint
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
-from tests.builders import charge, label, node_info
+from tests.objects.builders import charge, label, node_info
 from tests.unit.core import affinity_worlds
 from tests.unit.core.affinity_worlds import World, select, wanting
 from tests.unit.core.filters.test_filters import passing

@@ -21,9 +21,9 @@ from berth_operator.core.values.mounts import Disk, Mounts
 from berth_operator.core.values.request import NodeTerm, PodRequest, Taint
 from berth_operator.core.values.storage import READ_WRITE_ONCE_POD, StorageClass
 from berth_operator.core.values.verdict import Change
-from tests.builders import GI, add, asks, charge, label, node_info
+from tests.objects.builders import GI, add, asks, charge, label, node_info
+from tests.objects.volumes import DRIVER, MADE, bound, capacity, claim, csi, holds, put, volume, wants, zoned
 from tests.unit.core.filters.test_filters import passing, reasons
-from tests.volumes import DRIVER, MADE, bound, capacity, claim, csi, holds, put, volume, wants, zoned
 
 NODES = {"x": {"zone": "x"}, "y": {"zone": "y"}, "bare": {}}
 EVERYWHERE = {"x", "y", "bare"}

@@ -18,7 +18,7 @@ from berth_operator.core.values.request import NodeTerm, PendingPod, PodRequest,
 from berth_operator.core.values.storage import READ_WRITE_ONCE_POD, StorageClass
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.objects import nodes
-from tests.builders import (
+from tests.objects.builders import (
     GI,
     GPU,
     MEMORY,
@@ -38,7 +38,7 @@ from tests.builders import (
     other_card,
     waiting,
 )
-from tests.volumes import DRIVER, MADE, bound, capacity, claim, csi, mounts, put, volume, wants, zoned
+from tests.objects.volumes import DRIVER, MADE, bound, capacity, claim, csi, mounts, put, volume, wants, zoned
 
 Act = Callable[[Fleet], object]
 

@@ -15,7 +15,7 @@ from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Cards
-from tests.builders import (
+from tests.objects.builders import (
     card,
     cards,
     charge,

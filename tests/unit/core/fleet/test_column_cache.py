@@ -27,7 +27,7 @@ from berth_operator.core.fleet.arrays.column_cache import (
 )
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
-from tests.builders import (
+from tests.objects.builders import (
     A100,
     GI,
     GPU,

@@ -9,7 +9,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity, Peers, PodSelection
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts
-from tests.builders import card, charge, fleet, grant
+from tests.objects.builders import card, charge, fleet, grant
 from tests.unit.core.affinity_worlds import select
 
 NODES = ("a", "b")

@@ -10,7 +10,7 @@ from berth_operator.core.dra import slices
 from berth_operator.core.dra.slices import Device, DeviceID
 from berth_operator.core.fleet.dra.matching import CardIndex, CardKey, Match, match, normal_address
 from berth_operator.core.values.inventory import CardInfo
-from tests.resource_claims import NVIDIA_DRIVER, PCI, listed, resource_slice
+from tests.objects.resource_claims import NVIDIA_DRIVER, PCI, listed, resource_slice
 
 GPU_0, GPU_1, NIC = CardKey("gpu", 0), CardKey("gpu", 1), CardKey("rdma", 0)
 MIG = "MIG-1b2c3d4e-0000-0000-0000-00000000000a"

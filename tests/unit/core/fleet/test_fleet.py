@@ -19,7 +19,7 @@ from berth_operator.core.fleet.fleet import SPARE_RESOURCES, Fleet
 from berth_operator.core.fleet.nodes.cards import Cards
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Taint
-from tests.builders import (
+from tests.objects.builders import (
     A100_BYTES,
     GI,
     NVIDIA,

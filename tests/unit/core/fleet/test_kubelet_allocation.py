@@ -18,7 +18,7 @@ from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice, Mismatch
 from berth_operator.core.values.charge import Charge
-from tests.builders import (
+from tests.objects.builders import (
     A100_BYTES,
     T4,
     T4_BYTES,

@@ -7,7 +7,7 @@ import pytest
 from berth_api.request.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.fleet.pods import pod_mix, pod_mix_document
 from berth_operator.core.fleet.pods.pod_mix import PodMix
-from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, asks
+from tests.objects.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, asks
 
 T4 = ModelConstraint(globs=("t4",))
 

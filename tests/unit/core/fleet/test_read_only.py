@@ -14,7 +14,7 @@ from berth_operator.core.fleet.arrays.column_cache import ALL, only, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity, Peers, PodSelection
 from berth_operator.core.values.request import Taint
-from tests.builders import NVIDIA, add, asks, cards, charge, grant, inventory, node_info
+from tests.objects.builders import NVIDIA, add, asks, cards, charge, grant, inventory, node_info
 
 TAINT = Taint(key="dedicated", value="gpu", effect="NoSchedule")
 TESLA = ModelConstraint(globs=("tesla*",))

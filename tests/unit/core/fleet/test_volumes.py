@@ -14,8 +14,8 @@ from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.mounts import PodVolumes
 from berth_operator.core.values.storage import Attachment, Volume, VolumeClaim
-from tests.builders import add, charge, label, node_info, waiting
-from tests.volumes import DRIVER, LOCAL, MADE, bound, claim, csi, holds, mounts, put, volume, wants
+from tests.objects.builders import add, charge, label, node_info, waiting
+from tests.objects.volumes import DRIVER, LOCAL, MADE, bound, claim, csi, holds, mounts, put, volume, wants
 
 ZONES = {"n0": "x", "n1": "x", "n2": "y", "n3": "z"}
 REACHED = st.sampled_from([None, None, ["x"], ["y"], ["x", "y"], ["x", "y", "z"], []])

@@ -12,7 +12,7 @@ from berth_operator.core.decision.preemption import preempt
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
-from tests.builders import (
+from tests.objects.builders import (
     A100_BYTES,
     GPU,
     NVIDIA,

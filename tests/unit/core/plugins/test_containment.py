@@ -25,8 +25,8 @@ from berth_operator.core.plugins import DevicePlugin, PluginFailedError
 from berth_operator.core.plugins.containment import contained
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PendingPod, PodRequest
-from tests.builders import add, charge, gang, inventory, node_info, other_card, place, waiting
-from tests.third_party import KIND, NPU, OWNER, fails, gives, plugins
+from tests.objects.builders import add, charge, gang, inventory, node_info, other_card, place, waiting
+from tests.stand_ins.third_party import KIND, NPU, OWNER, fails, gives, plugins
 
 
 def npu(minor: int = 0, *, healthy: bool = True) -> CardInfo:

@@ -24,7 +24,7 @@ from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import nodes, pods
-from tests.builders import add, bare_node, inventory, node_info, other_card, pod, waiting
+from tests.objects.builders import add, bare_node, inventory, node_info, other_card, pod, waiting
 
 NPU, CORE = "example.com/npu", "example.com/npu-core"
 KIND = Kind(name="npu", resources={NPU: 1, CORE: 100}, counted=("npu-memory",))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from berth_operator.core.queue.gang_tracker import PATIENCE, SETTLE, Counts, GangTracker, Group, LaterMembers
 from berth_operator.core.values.request import Membership
-from tests.builders import NVIDIA, charge, waiting
+from tests.objects.builders import NVIDIA, charge, waiting
 
 GANG = Membership(group="ns/g")
 BY_TWO = Membership(group="ns/g", minimum=2)

@@ -7,7 +7,7 @@ from berth_operator.core.queue.gang_tracker import GangTracker
 from berth_operator.core.queue.gone_members import MAX_GANGS, MAX_KNOWN, GoneMembers, is_final
 from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.request import Membership
-from tests.builders import waiting
+from tests.objects.builders import waiting
 
 
 def job(uid: str = "uid-job") -> Owner:

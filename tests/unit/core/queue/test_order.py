@@ -13,7 +13,7 @@ from berth_operator.core.queue.order import CHUNK, Place, places
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.core.values.verdict import ANY, Change
-from tests.builders import GPU, asks, gang, waiting
+from tests.objects.builders import GPU, asks, gang, waiting
 
 Units = Queue[PendingPod | Gang]
 NO_PODS: dict[str, PendingPod] = {}

@@ -16,7 +16,7 @@ from berth_operator.core.queue.queue import NOT_CONCERNED, Queue
 from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import ANY, Change
-from tests.builders import GPU, asks, waiting
+from tests.objects.builders import GPU, asks, waiting
 
 STILL = (devices.BUILT_IN,)
 """The hint that a filter still rejects the changed node."""

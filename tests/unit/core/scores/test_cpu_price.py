@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.scores import cpu_price, fragmentation
 from berth_operator.core.scores.cpu_price import Usage
-from tests.builders import NVIDIA, add, asks, cards, charge, fleet, grant, inventory, node_info
+from tests.objects.builders import NVIDIA, add, asks, cards, charge, fleet, grant, inventory, node_info
 
 CARD = {"cpu": 8_000, NVIDIA: 1}
 """A card goes with 8 processors, so that a hundredth of a card goes with 80 thousandths of a cpu."""

@@ -12,8 +12,21 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.scores import empty_nodes, fragmentation
 from berth_operator.core.values.request import PodRequest
-from tests import builders
-from tests.builders import GPU, MEMORY, NVIDIA, add, asks, card, cards, charge, fleet, grant, inventory, node_info
+from tests.objects import builders
+from tests.objects.builders import (
+    GPU,
+    MEMORY,
+    NVIDIA,
+    add,
+    asks,
+    card,
+    cards,
+    charge,
+    fleet,
+    grant,
+    inventory,
+    node_info,
+)
 
 T4 = ModelConstraint(globs=("tesla t4",))
 LARGE = {NVIDIA: 8, "cpu": 64_000}

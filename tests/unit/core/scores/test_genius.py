@@ -21,7 +21,21 @@ from berth_operator.core.scores.genius import (
 )
 from berth_operator.core.values.gpu_metrics import UNKNOWN, Quantity, Values
 from berth_operator.core.values.inventory import CardFacts, CardInfo
-from tests.builders import GI, GPU, NVIDIA, add, asks, card, cards, charge, grant, inventory, node_info, place, waiting
+from tests.objects.builders import (
+    GI,
+    GPU,
+    NVIDIA,
+    add,
+    asks,
+    card,
+    cards,
+    charge,
+    grant,
+    inventory,
+    node_info,
+    place,
+    waiting,
+)
 
 IDLE: Values = (80.0 * GI, 0.0, 0.0, 0.0, 50.0, 400.0)
 HOT: Values = (8.0 * GI, 1.0, 0.0, 0.0, 390.0, 400.0)

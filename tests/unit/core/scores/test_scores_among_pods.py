@@ -13,7 +13,7 @@ from berth_operator.core.scores import even_spread, pod_affinity
 from berth_operator.core.values.affinity import Affinity
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
-from tests.builders import asks, charge, node_info, score_values
+from tests.objects.builders import asks, charge, node_info, score_values
 from tests.unit.core import affinity_worlds, references
 from tests.unit.core.affinity_worlds import World, wanting
 

@@ -19,7 +19,7 @@ from berth_operator.core.scores import (
 )
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import NodeTerm, PodImages, PodRequest, Taint, Toleration
-from tests.builders import GI, MI, add, asks, charge, label, node_info, score_values
+from tests.objects.builders import GI, MI, add, asks, charge, label, node_info, score_values
 
 BIG = 1000
 

@@ -8,8 +8,8 @@ import pytest
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.scores import volume_capacity
 from berth_operator.core.values.storage import StorageClass
-from tests.builders import GI, add, node_info, score_values
-from tests.volumes import bound, capacity, claim, put, volume, wants
+from tests.objects.builders import GI, add, node_info, score_values
+from tests.objects.volumes import bound, capacity, claim, put, volume, wants
 
 FAST = StorageClass(name="fast", provisioner="kubernetes.io/no-provisioner", delayed=True)
 NO_CAPACITY = StorageClass(name="blind", provisioner="blind.example", delayed=True)

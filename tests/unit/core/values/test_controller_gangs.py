@@ -16,7 +16,7 @@ from berth_operator.core.values.controller_gangs import (
 )
 from berth_operator.core.values.request import Membership
 from berth_operator.state.objects import groups, pods
-from tests.builders import Raw, pod
+from tests.objects.builders import Raw, pod
 
 LWS = "leaderworkerset.sigs.k8s.io/"
 KUEUE = "kueue.x-k8s.io/"

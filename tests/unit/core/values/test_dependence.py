@@ -10,7 +10,7 @@ from berth_operator.core.values.affinity import Identity
 from berth_operator.core.values.dependence import depends_on
 from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.request import Membership
-from tests.builders import asks, charge, waiting
+from tests.objects.builders import asks, charge, waiting
 
 OLD, NEW = {"app": "llm", "pod-template-hash": "5f"}, {"app": "llm", "pod-template-hash": "6c"}
 

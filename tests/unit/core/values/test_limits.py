@@ -11,7 +11,7 @@ from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import annotations
 from berth_operator.state.objects import pods
-from tests.builders import (
+from tests.objects.builders import (
     CORE,
     GI,
     GPU,

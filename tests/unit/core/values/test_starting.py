@@ -8,7 +8,7 @@ import pytest
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import Taint
 from berth_operator.core.values.starting import is_startup_taint, will_have_devices
-from tests.builders import NVIDIA, node_info
+from tests.objects.builders import NVIDIA, node_info
 
 
 def node_shows(amounts: Mapping[str, int], **fields: Any) -> NodeInfo:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.dashboard import Desk, running
+from tests.programs.dashboard import Desk, running
 
 
 @pytest.fixture(scope="module")

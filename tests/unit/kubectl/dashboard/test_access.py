@@ -11,7 +11,7 @@ import pytest
 from berth_kubectl.dashboard import peers, routes
 from berth_kubectl.dashboard.handler import HEADERS
 from berth_kubectl.dashboard.login import Login
-from tests.dashboard import FLEET, WATCH, Desk, running, whole
+from tests.programs.dashboard import FLEET, WATCH, Desk, running, whole
 
 READABLE = ("/", "/queue", "/pods/ml/train-0", "/page/index.html", "/api/context", "/api/doctor", FLEET, WATCH)
 

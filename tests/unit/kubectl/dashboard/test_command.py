@@ -20,7 +20,7 @@ from berth_kubectl.dashboard.supervision import LONGEST_PAUSE, POLL, supervise
 from berth_kubectl.errors import CommandError, ReadError
 from berth_kubectl.transport.proxy import Proxy
 from devcluster import waiting
-from tests.dashboard import BASE, FLEET, Client
+from tests.programs.dashboard import BASE, FLEET, Client
 
 KUBECTL = f"""\
 #!{sys.executable}

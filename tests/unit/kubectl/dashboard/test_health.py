@@ -8,7 +8,7 @@ from typing import Any
 from berth_kubectl.dashboard.health import KEPT, Health
 from berth_kubectl.errors import ReadError
 from devcluster import waiting
-from tests.dashboard import PATIENCE
+from tests.programs.dashboard import PATIENCE
 
 
 def test_a_result_is_kept_and_then_read_again() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from berth_kubectl.dashboard.connections import Connections
 from berth_kubectl.dashboard.handler import HEADERS
 from devcluster import waiting
-from tests.dashboard import FLEET, PATIENCE, Desk, running, whole
+from tests.programs.dashboard import FLEET, PATIENCE, Desk, running, whole
 
 HUNDREDS = 200
 LIMIT = 8

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devcluster import waiting
-from tests.dashboard import (
+from tests.programs.dashboard import (
     BASE,
     FLEET,
     PATIENCE,

@@ -8,7 +8,7 @@ import pytest
 from berth_kubectl.dashboard import files, routes
 from berth_kubectl.dashboard.routes import Context, Doctor, PageFile, PageView, RefusedError, Relayed, Route
 from berth_kubectl.transport.request import Request
-from tests.dashboard import BASE, FLEET, Desk
+from tests.programs.dashboard import BASE, FLEET, Desk
 
 LONGEST = ".".join(["a" * 63] * 3 + ["a" * 61])
 SERVED: dict[str, Route] = {

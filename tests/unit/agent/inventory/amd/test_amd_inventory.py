@@ -15,9 +15,9 @@ from berth_agent.vendors import choice
 from berth_agent.vendors.amd.inventory import AmdInventory
 from berth_agent.vendors.amd.vendor import Amd
 from berth_api.device import DeviceInfo, Link
-from tests import amd_trees
-from tests.amd_trees import MI300X, MI308X, MI308X_BANK, AmdTree, refused
-from tests.sysfs_tree import SysfsTree
+from tests.objects import amd_trees
+from tests.objects.amd_trees import MI300X, MI308X, MI308X_BANK, AmdTree, refused
+from tests.objects.sysfs_tree import SysfsTree
 
 WITHOUT_MEMORY = {"kubernetes.io/gpu-core": 100, "kubernetes.io/gpu-memory-ratio": 100}
 

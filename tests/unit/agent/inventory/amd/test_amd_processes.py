@@ -21,8 +21,8 @@ from berth_agent.vendors.amd.cards import read as read_cards
 from berth_agent.vendors.amd.inventory import VENDOR, AmdInventory
 from berth_agent.vendors.amd.process_rounds import HANGS, NOT_YET, PATIENCE, PERIOD, ProcessRounds
 from berth_agent.vendors.amd.processes import Listed
-from tests import amd_trees
-from tests.amd_trees import GIB, MI300X, AmdTree, refused
+from tests.objects import amd_trees
+from tests.objects.amd_trees import GIB, MI300X, AmdTree, refused
 
 FIRST, SECOND = MI300X[0].address, MI300X[1].address
 

@@ -11,8 +11,8 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.readings import CardSample, MemoryUse, Process
 from berth_agent.vendors.amd.inventory import AmdInventory
 from berth_agent.vendors.amd.sampling import sample
-from tests import amd_trees
-from tests.amd_trees import GIB, AmdTree, refused
+from tests.objects import amd_trees
+from tests.objects.amd_trees import GIB, AmdTree, refused
 
 IDLE = CardSample(
     memory=MemoryUse(total=64 * GIB, used=0, free=64 * GIB), sm_utilization=0.0, power=90.0, temperature=40

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests import amd_trees
 from tests.gpu import amd_smi, machine
+from tests.objects import amd_trees
 
 CARD = {
     "gpu": 0,

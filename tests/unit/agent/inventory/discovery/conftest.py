@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from berth_agent.configuration.settings import FPGA_IDS
 from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_api.device import DeviceInfo, Topology
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 
 
 def fpgas(sysfs: SysfsTree, ids: tuple[str, ...] = FPGA_IDS) -> Fpgas:

@@ -9,7 +9,7 @@ from berth_agent.readings import Reading
 from berth_agent.vendors.choice import inventory_for
 from berth_api import names
 from tests.nvml.fixture import NvmlFixture, a100
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 
 
 async def read(settings: Settings) -> Reading:

@@ -4,7 +4,7 @@ import pytest
 
 from berth_agent.inventory.discovery.rdma import RdmaNics, RdmaPort, link_faults
 from berth_api.device import DeviceInfo, Topology, VirtualFunction, VirtualFunctionGroup
-from tests.sysfs_tree import SysfsTree
+from tests.objects.sysfs_tree import SysfsTree
 
 SWITCHED = "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:04.0"
 

@@ -23,7 +23,6 @@ from berth_agent.vendors.nvidia.nvml.inventory import NvmlInventory
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, Topology
 from berth_api.resources import quantity
-from tests.amd_trees import refused
 from tests.nvml import build
 from tests.nvml.fixture import (
     GPU_IS_LOST,
@@ -38,6 +37,7 @@ from tests.nvml.fixture import (
     t4,
 )
 from tests.nvml.probe import Machine, Start
+from tests.objects.amd_trees import refused
 
 VGPU = 2
 """NVML_GPU_VIRTUALIZATION_MODE_VGPU."""

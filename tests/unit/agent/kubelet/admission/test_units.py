@@ -9,7 +9,7 @@ from berth_agent.kubelet.admission.units import Units
 from berth_agent.vendors.amd.vendor import Amd
 from berth_agent.vendors.nvidia.vendor import Nvidia
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, Topology
-from tests import amd_trees
+from tests.objects import amd_trees
 
 CARDS = [f"GPU-a1000000-0000-4000-8000-{number:012d}" for number in range(12)]
 MIG = "MIG-c1000000-0000-4000-8000-000000000000"

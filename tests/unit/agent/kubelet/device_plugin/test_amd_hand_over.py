@@ -15,8 +15,8 @@ from berth_agent.vendor import HandOver, MisconfiguredError, Offer
 from berth_agent.vendors.amd.hand_over import AmdAccess, AmdHandOver
 from berth_agent.vendors.amd.inventory import AmdInventory
 from berth_api.device import DeviceSpec
-from tests import amd_trees
-from tests.amd_trees import MI300X, AmdTree
+from tests.objects import amd_trees
+from tests.objects.amd_trees import MI300X, AmdTree
 
 CDI = "k8s.device-plugin.amd.com/gpu"
 

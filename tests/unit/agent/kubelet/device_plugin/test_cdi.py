@@ -7,7 +7,7 @@ import pytest
 
 from berth_agent.kubelet.device_plugin.cdi_folder import CdiFolder
 from berth_agent.vendors.nvidia.hand_over import cdi
-from tests.devices import machine, options, spec
+from tests.objects.devices import machine, options, spec
 
 CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 ONLY = ("cdi-cri",)

@@ -9,7 +9,7 @@ from berth_agent.dra.cdi import ClaimEdits
 from berth_agent.vendors.nvidia.hand_over import device_nodes
 from berth_agent.vendors.nvidia.hand_over.access import NvidiaHandOver
 from berth_agent.vendors.nvidia.hand_over.device_nodes import DeviceNodes, MissingDeviceNodeError
-from tests.devices import spec
+from tests.objects.devices import spec
 
 CAPABILITIES = {(0, 1, -1): 3, (0, 1, 0): 4, (0, 1, 2): 6}
 MIG_MINORS = """config 1

@@ -12,7 +12,7 @@ from berth_agent.vendor import Offer
 from berth_agent.vendors.nvidia.hand_over import resources
 from berth_api import links
 from berth_api.device import DeviceSpec, Link
-from tests.devices import options, spec
+from tests.objects.devices import options, spec
 
 Policy = Literal["distributed", "packed"]
 

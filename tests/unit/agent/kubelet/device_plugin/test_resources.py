@@ -6,7 +6,7 @@ from berth_agent.vendor import Unit
 from berth_agent.vendors.nvidia.hand_over import resources
 from berth_agent.vendors.nvidia.hand_over.resources import LayoutError
 from berth_api.device import DeviceSpec
-from tests.devices import GPU, options, spec
+from tests.objects.devices import GPU, options, spec
 
 SMALL = "1g.10gb"
 UNDIVIDED = "invalid MIG configuration: at least one device with migEnabled=true was not configured correctly: "

@@ -6,7 +6,7 @@ from berth_agent.kubelet.device_plugin.offered_ids import InvalidRequestError, O
 from berth_agent.kubelet_api.deviceplugin_pb2 import CDIDevice, ContainerAllocateResponse
 from berth_agent.vendors.nvidia.hand_over import resources, response
 from berth_agent.vendors.nvidia.hand_over.device_nodes import CONTROL
-from tests.devices import GPU, machine, options, spec
+from tests.objects.devices import GPU, machine, options, spec
 
 INSTANCES = spec(2, mig={1: ("1g.10gb", "1g.10gb")})
 CAPABILITIES = {(1, 1, -1): 12, (1, 1, 0): 13, (1, 2, -1): 21, (1, 2, 0): 22}

@@ -12,7 +12,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts, PodVolumes, Use
 from berth_operator.core.values.request import NodeTerm, PodRequest
 from berth_operator.core.values.storage import Capacity, StorageClass, Volume, VolumeClaim
-from tests.builders import GI, Raw, asks, charge, label
+from tests.objects.builders import GI, Raw, asks, charge, label
 
 LOCAL = StorageClass(name="local", provisioner="kubernetes.io/no-provisioner", delayed=True)
 MADE = StorageClass(name="made", provisioner="csi.example", delayed=True)

@@ -13,11 +13,11 @@ from typing import Final
 import pytest
 
 from devcluster.building import programs
-from tests import chromium
+from tests.programs import chromium
 
 FIRST: Final = ("unit", "component")
 """The folders of the first layer, which `make test` runs; `make e2e` runs the others."""
-TESTS: Final = Path(__file__).parent
+TESTS: Final = Path(__file__).parents[1]
 COMPILED: Final = {*programs.PROGRAMS, *chromium.NAMES, "go", "node"}
 """Programs of a cluster, of a page, and what builds or drives them; not `cc`, which builds the simulated cards."""
 STARTS: Final = {"subprocess.Popen", "os.posix_spawn", "os.exec"}

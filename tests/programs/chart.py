@@ -10,7 +10,7 @@ from devcluster.building import programs
 from devcluster.control_plane.api import Manifest
 from devcluster.control_plane.manifests import documents
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parents[2]
 CHART: Final = ROOT / "charts/berth"
 RECOMMENDED: Final = sorted((ROOT / "examples/values").glob("*.yaml"))
 """Values for clusters of different sizes, which docs/recommended-values.md shows."""

@@ -4,7 +4,8 @@
             registry.write_pins(file)           # for BERTH_DOWNLOADS
             registry.answers["/blobs/"] = hang  # what it answers instead from now on
 
-`python -m tests.image_registry FILE` serves the programs of the user's cache until Ctrl-C, and writes pins for them.
+`python -m tests.stand_ins.image_registry FILE` serves the programs of the user's cache until Ctrl-C, and writes pins
+for them.
 """
 
 import gzip

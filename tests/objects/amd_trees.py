@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.sysfs_tree import SysfsTree, link
+from tests.objects.sysfs_tree import SysfsTree, link
 
 DRIVER: Final = "bus/pci/drivers/amdgpu"
 KFD: Final = "class/kfd/kfd/topology/nodes"

@@ -16,7 +16,7 @@ from devcluster import Arena
 from devcluster.building import programs
 from devcluster.control_plane.manifests import documents
 
-MANIFESTS = Path(__file__).parent.parent / "manifests"
+MANIFESTS = Path(__file__).parents[2] / "manifests"
 BASE = MANIFESTS / "base"
 ABOUT_PODS = r"(MutatingAdmissionPolicy|ValidatingAdmissionPolicy(Binding)?/berth-(unscheduled|injection))"
 ALSO_CONFINED = ("berth-injection",)

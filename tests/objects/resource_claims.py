@@ -53,7 +53,7 @@ def listed(name: str, attributes: Mapping[str, str | bool] | None = None, **fiel
 
 
 def gpu(minor: int, **fields: Any) -> Raw:
-    """Return a GPU as NVIDIA's driver lists it: the one with this minor of `tests.builders`."""
+    """Return a GPU as NVIDIA's driver lists it: the one with this minor of `tests.objects.builders`."""
     return listed(f"gpu-{minor}", {"type": "gpu", "uuid": f"GPU-{minor}"}, **fields)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-_MANIFESTS = Path(__file__).parent.parent / "manifests"
+_MANIFESTS = Path(__file__).parents[2] / "manifests"
 FENCE = _MANIFESTS / "base/fence.yaml"
 OF_CLAIMS = _MANIFESTS / "components/claims/fence.yaml"
 OF_CHECKS = _MANIFESTS / "components/kueue/checks.yaml"

@@ -19,7 +19,8 @@ import pytest
 from devcluster import Cluster, waiting
 from devcluster.control_plane.api import Api, ApiError, close_idle
 from devcluster.processes import state
-from tests import forking, layers
+from tests.harness import layers
+from tests.programs import forking
 
 SHARED: Final = pytest.StashKey[Cluster]()
 """The cluster that the tests of all workers share."""

@@ -21,7 +21,7 @@ COMMIT: Final = "a3ab4027a902f74b05267eaf24d02e0bcfc12938"
 REQUIRED: Final = "BERTH_REQUIRE_HISTORY"
 """Set where a clone without history is a mistake."""
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("api", "base", "client", "operator", "agent")
 PARTS: Final = (*PACKAGES, "crds", "manifests")
 TAG: Final = f"before-{COMMIT[:12]}"

@@ -1,8 +1,8 @@
-"""Run tests so that the verdict depends on the code, not on the machine: `python -m tests.steady <pytest's arguments>`.
+"""Run tests so that the verdict depends on the code, not on the machine: `python -m tests.harness.steady ARGUMENTS`.
 
-A test that failed only because a condition was late (`tests.late`) runs once more, alone, after all others. This is not
-a second chance for real failures. Four things fail the run at once: a condition that never became true, a finding of an
-audit, any other failure, and more than a few late tests.
+A test that failed only because a condition was late (`tests.harness.late`) runs once more, alone, after all others.
+This is not a second chance for real failures. Four things fail the run at once: a condition that never became true, a
+finding of an audit, any other failure, and more than a few late tests.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests import late
+from tests.harness import late
 
 MOST_LATE: Final = 3
 """The most late tests of a run: where more are late, something is slow."""

@@ -1,4 +1,4 @@
-"""Chromium for the tests of the page, as installed here. `python -m tests.chromium` installs it if it is missing.
+"""Chromium for the tests of the page, as installed here. `python -m tests.programs.chromium` installs a missing one.
 
 The variable BERTH_CHROMIUM names another Chromium than the one on PATH. Only root on Debian can install one.
 """

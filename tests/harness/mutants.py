@@ -1,11 +1,11 @@
 """Check that tests notice a mistake, with mutants of the product. Each mutant has one operator or constant changed.
 
-`python -m tests.mutants --seed 1 --count 300` draws mutants by the seed, as many as possible from each part of the
-product. One run of `make test` records which test executes which line. Each mutant then runs the tests that execute its
-line, until one fails. The last line is JSON. A mutant that no test finds is printed with its change. A mutant that runs
-for longer than `--seconds` counts as found, because its tests end within this time on the unchanged code.
+`python -m tests.harness.mutants --seed 1 --count 300` draws mutants by the seed, as many as possible from each part of
+the product. One run of `make test` records which test executes which line. Each mutant then runs the tests that execute
+its line, until one fails. The last line is JSON. A mutant that no test finds is printed with its change. A mutant that
+runs for longer than `--seconds` counts as found, because its tests end within this time on the unchanged code.
 
-As a plugin of pytest (`-p tests.mutants`), it replaces a module by the mutant in the environment variable.
+As a plugin of pytest (`-p tests.harness.mutants`), it replaces a module by the mutant in the environment variable.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import coverage
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 PRODUCT: Final = ("api", "base", "client", "operator", "agent", "kubectl")
 LAYER: Final = ("tests/unit", "tests/component")
 VARIABLE: Final = "BERTH_MUTANT"
@@ -214,7 +214,7 @@ def _is_found(mutant: Mutant, tests: Sequence[str], seconds: float) -> bool:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as names:
         names.write("\n".join(tests))
         names.flush()
-        options = ["-x", "-q", "-n0", "--no-header", "-p", "no:cacheprovider", "-p", "tests.mutants"]
+        options = ["-x", "-q", "-n0", "--no-header", "-p", "no:cacheprovider", "-p", "tests.harness.mutants"]
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "pytest", *options, f"@{names.name}"],

@@ -1,4 +1,4 @@
-"""The linter of Berth's English: `python -m tests.prose [FILE ...]` prints violations in all or some files.
+"""The linter of Berth's English: `python -m tests.harness.prose [FILE ...]` prints violations in all or some files.
 
 Some words and turns are banned in code and documents. Documents that people write have more rules: for more phrases,
 for the beginning and the length of a sentence, and for heads of tables.
@@ -14,7 +14,7 @@ from typing import Final
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 OWN: Final = {Path(__file__), ROOT / "tests" / "unit" / "test_language.py"}
 """What has to name banned words."""
 SUFFIXES: Final = {".md", ".py", ".yaml", ".toml"}

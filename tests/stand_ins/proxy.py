@@ -27,8 +27,8 @@ import yarl
 from aiohttp import web
 
 from devcluster import waiting
-from tests.background import Background
-from tests.certificates import Authority
+from tests.stand_ins.background import Background
+from tests.stand_ins.certificates import Authority
 
 HOP_BY_HOP: Final = frozenset({"connection", "host", "keep-alive", "transfer-encoding", "upgrade"})
 FIELD_MANAGER: Final = re.compile(r"[?]fieldManager=[^&]*$")

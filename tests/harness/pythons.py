@@ -1,4 +1,4 @@
-"""Choose the Python for the first layer of tests in CI: `python -m tests.pythons` prints the arguments for `make test`.
+"""Choose the Python for the first layer of tests in CI: `python -m tests.harness.pythons` prints arguments of make.
 
 README names several versions, and a run has time for one of them. The commit chooses, so that a failure repeats.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 OWN: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 HAS_PIP: Final = "import ensurepip, venv"
 """What fails in a Python of Debian without `python3-venv`."""

@@ -1,4 +1,4 @@
-"""A pytest plugin that records for `tests.steady` which failed tests were only late (`devcluster.waiting`).
+"""A pytest plugin that records for `tests.harness.steady` which failed tests were only late (`devcluster.waiting`).
 
 The record is a JSON object in the file that the variable names: `failures`, with an entry for each failed phase of a
 test.

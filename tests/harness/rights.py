@@ -1,6 +1,6 @@
 """The tables of docs/rights.md, the manifests' roles, and programs' requests to API servers, as sets of rights.
 
-python -m tests.rights FOLDER     compare the audit logs in a folder with the tables
+python -m tests.harness.rights FOLDER     compare the audit logs in a folder with the tables
 """
 
 import functools
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs/rights.md"
 MANIFESTS: Final = ROOT / "manifests"
 ROLES: Final = {"Role", "ClusterRole"}

@@ -23,7 +23,7 @@ import yaml
 from berth_operator.apis.serving import certificates
 from devcluster import waiting
 from devcluster.building import programs
-from tests.processes import Process
+from tests.programs.processes import Process
 
 INTERVAL: Final = 1.0
 """Seconds between scrapes."""

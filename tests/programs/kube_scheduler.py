@@ -13,10 +13,10 @@ import yaml
 
 from devcluster import Arena
 from devcluster.building import programs
-from tests.background import Background
-from tests.processes import Process
+from tests.programs.processes import Process
+from tests.stand_ins.background import Background
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parents[2]
 SHIPPED: Final = ROOT / "manifests/components/extender/kube-scheduler.yaml"
 PAGE: Final = ROOT / "docs/extender.md"
 CHUNK: Final = 1 << 16

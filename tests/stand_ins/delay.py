@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from tests.background import Background
+from tests.stand_ins.background import Background
 
 CHUNK: Final = 1 << 16
 POLL: Final = 0.01

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from devcluster import waiting
 from devcluster.control_plane.api import Api, ApiError
-from tests.certificates import Authority
+from tests.stand_ins.certificates import Authority
 
 GROUP: Final = "visibility.berth.dev"
 BASE: Final = f"/apis/{GROUP}/v1alpha1"

@@ -15,8 +15,8 @@ from devcluster import Arena, waiting
 from devcluster.additions import fleet as fleets
 from devcluster.additions.agents import Agents
 from devcluster.processes import children
-from tests import forking
 from tests.nvml.fixture import NvmlFixture
+from tests.programs import forking
 
 LOG_LINES: Final = 25
 STOP_SECONDS: Final = 60.0

@@ -9,8 +9,8 @@ import yaml
 from berth_client import times
 from devcluster import Arena, Cluster
 from devcluster.building import programs
-from tests import kueue_objects
-from tests.kueue_objects import API, CHECK, assignment, check_state, condition
+from tests.objects import kueue_objects
+from tests.objects.kueue_objects import API, CHECK, assignment, check_state, condition
 
 Raw = dict[str, Any]
 
