@@ -99,4 +99,4 @@ def test_its_cards_are_requested_alone() -> None:
 
 
 def test_a_misspelt_name_is_answered_with_its_own() -> None:
-    assert "did you mean example.com/gpu?" in nearest.hint(["example.com/gpus"], [], KINDS)
+    assert "did you mean example.com/gpu?" in nearest.hint({"example.com/gpus": 1}, [], KINDS)
