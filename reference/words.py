@@ -28,7 +28,8 @@ _BECOMES: Final = {
     Role.NO_UUIDS: f"the selector of `{names.ALLOCATE_HINT}`: `{names.DEVICE_UUID}` not in",
     Role.GROUP: f"`{names.POD_GROUP}`",
     Role.MIN_MEMBER: f"`{names.POD_GROUP_MIN_MEMBER}`",
-    Role.TASK_GROUP: f"`{names.POD_GROUP}` with the name of the application, from the label `applicationId`",
+    Role.TASK_GROUP: f"`{names.POD_GROUP}` with the name of the application, from the label `applicationId`, or "
+    "`spark-app-selector`, which Spark sets",
     Role.TASK_GROUPS: f"`{names.POD_GROUP_MIN_MEMBER}`: the sum of all parts",
     Role.GROUP_OBJECT: f"label `{names.POD_GROUP_LABEL}`",
 }

@@ -14,8 +14,9 @@ from berth_api.words.table import GANGS, Role, Word, WordPlace
 NAMES: Final = frozenset(row.word.name for row in TABLE.rows() if row.word.role in GANGS)
 """The annotations and labels that decide about gangs."""
 
-APPLICATIONS: Final = ("yunikorn.apache.org/app-id", "applicationId")
-"""The annotations or labels that name the application whose task groups start together."""
+APPLICATIONS: Final = ("yunikorn.apache.org/app-id", "applicationId", "spark-app-selector")
+"""The annotations or labels that name the application whose task groups start together; Spark writes the last one."""
+_APPLICATION: Final = "applicationId"
 DRIVER: Final = ("spark-role", "driver")
 """The label of a pod that creates the members of the group later, so it cannot wait for them."""
 READS: Final = frozenset({*NAMES, *APPLICATIONS, DRIVER[0]})
@@ -76,7 +77,7 @@ def _replace_task_groups(metadata: Metadata, words: Mapping[Role, Word]) -> None
     written = (metadata.annotations.get(name) or metadata.labels.get(name) for name in APPLICATIONS)
     application = next(filter(None, written), "")
     if not application:
-        raise RequestError(f"{own.title}: label {APPLICATIONS[-1]} must be set, too")
+        raise RequestError(f"{own.title}: label {_APPLICATION} must be set, too")
     group, minimums = metadata.take(own), _minimums(metadata.take(listed), listed)
     if group not in minimums:
         raise RequestError(f"{own.title}: {group!r:.60} is not in {listed.title}")

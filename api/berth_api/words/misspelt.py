@@ -42,10 +42,12 @@ def _by_domain() -> Mapping[str, tuple[str, ...]]:
 
 def questions(annotations: Strings, labels: Strings) -> Iterator[str]:
     """Yield a question for each annotation and label that is almost a word which Berth reads."""
-    for place, written in ((WordPlace.ANNOTATION, annotations), (WordPlace.LABEL, labels)):
+    names_at = {WordPlace.ANNOTATION: annotations, WordPlace.LABEL: labels}
+    for place, written in names_at.items():
         unread = (name for name in written if name not in _KNOWN[place])
         for name in islice(unread, MAX_COMPARED):
-            if meant := _nearest(name):
+            # Some systems read a name both as an annotation and as a label.
+            if (meant := _nearest(name)) and (meant != name or name not in names_at[_MEANT[meant]]):
                 kind = f"{place} " if meant == name else ""
                 yield f"{kind}{name}: did you mean the {_MEANT[meant]} {meant}?"
 

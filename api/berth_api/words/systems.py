@@ -523,6 +523,62 @@ YUNIKORN: Final = System(
     ),
 )
 
+ARMADA: Final = System(
+    name="Armada",
+    drain=False,
+    words=(
+        _annotation("armadaproject.io/gangId", Role.GROUP, "the pod's gang"),
+        _annotation("armadaproject.io/gangCardinality", Role.MIN_MEMBER, "how many members the gang has"),
+        _annotation(
+            "armadaproject.io/gangNodeUniformityLabel",
+            Role.REFUSED,
+            "the label whose value all nodes of the gang share",
+            answer="write a required podAffinity of the members with this label as its topologyKey",
+        ),
+    ),
+)
+
+GODEL: Final = System(
+    name="Godel",
+    schedulers=("godel-scheduler",),
+    drain=False,
+    pod_groups=(
+        PodGroupKind(
+            group="scheduling.godel.kubewharf.io",
+            version="v1alpha1",
+            lost={
+                "priorityClassName": _PRIORITY,
+                "application": "",
+                "affinity": "write a podAffinity or podAntiAffinity in the pods",
+            },
+        ),
+    ),
+    words=(_annotation("godel.bytedance.com/pod-group-name", Role.GROUP_OBJECT, "the name of the pod's PodGroup"),),
+)
+
+_HIVED: Final = "hivedscheduler.microsoft.com/"
+_INSTEAD_OF_HIVED: Final = (
+    f"request GPUs by {names.NVIDIA_PREFIX}{names.GPU}, their model by the annotation {names.MODEL_GLOBS}, and a group "
+    f"by the annotations {names.POD_GROUP} and {names.POD_GROUP_MIN_MEMBER}"
+)
+
+HIVED: Final = System(
+    name="HiveD",
+    drain=False,
+    words=(
+        _annotation(
+            f"{_HIVED}pod-scheduling-spec",
+            Role.REFUSED,
+            "the pod's virtual cluster, cards and group",
+            answer=_INSTEAD_OF_HIVED,
+        ),
+        *_refused((f"{_HIVED}pod-scheduling-enable",), "whether HiveD places the pod", _INSTEAD_OF_HIVED),
+    ),
+)
+
 TABLE: Final = Table(
-    (HAMI, KAI, VOLCANO, VOLCANO_SHARE, VOLCANO_NUMBER, KOORDINATOR, YUNIKORN, ALIYUN, TENCENT, OTHERS)
+    (
+        *(HAMI, KAI, VOLCANO, VOLCANO_SHARE, VOLCANO_NUMBER, KOORDINATOR, YUNIKORN, ALIYUN, TENCENT, OTHERS),
+        *(ARMADA, GODEL, HIVED),
+    )
 )

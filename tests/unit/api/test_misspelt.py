@@ -49,3 +49,9 @@ def test_a_word_that_is_misspelt_or_in_the_wrong_place_is_a_question(fields: Raw
 )
 def test_other_names_are_no_question(name: str) -> None:
     assert list(misspelt.questions({name: ""}, {})) == []
+
+
+def test_a_label_is_no_question_if_the_annotation_of_its_name_is_there() -> None:
+    group = {"godel.bytedance.com/pod-group-name": "g"}
+    assert list(misspelt.questions(group, group)) == []
+    assert list(misspelt.questions({}, group)) != []
