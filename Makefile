@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 SOURCES := api base client operator agent kubectl devcluster demo images release tests examples charts reference
 KUBELET := berth_agent/kubelet_api
 STUBS := .build/stubs
-# pytest-timeout raises in the test, and an event loop may swallow that. This ends the worker with the stacks of its threads.
+# uvloop drops what pytest-timeout raises. This ends the worker of a test that hangs, with the stacks of its threads.
 end_after = -o faulthandler_timeout=$(1) -o faulthandler_exit_on_timeout=true
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
 demo test e2e node-e2e chaos month chaos-broken chaos-devices claims-audit partitions-storm upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
@@ -20,9 +20,11 @@ NUMBERS := BINDS CALLS CASES CLAIMS CLASSES COUNT DEVICES EVENTS FAST FAULTS HOS
 $(foreach name,$(NUMBERS),$(if $(findstring command,$(origin $(name))),$(if \
 	$(shell [[ '$($(name))' =~ ^([0-9]+(\.[0-9]+)?)?$$ ]] || echo wrong),$(error $(name) must be a number, not '$($(name))'))))
 
+##@ Every day
+
 .PHONY: help
 help: ## list the verbs
-	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | awk -F ':.*?## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@awk -F ':.*## ' '/^##@ /{print substr($$0, 5) ":"} /^[a-z0-9-]+:.*## /{printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Where a package of the system is missing, `venv` fails after it made the folder, but before pip.
 $(BIN)/pip:
@@ -47,6 +49,69 @@ $(VENV)/.demo: requirements.lock pyproject.toml | $(BIN)/pip
 .PHONY: setup
 setup: $(VENV)/.installed ## create the virtual environment from requirements.lock
 
+.PHONY: demo
+demo: $(if $(wildcard $(VENV)/.installed),setup,$(VENV)/.demo) ## show cards, a gang, a wait and a dead node on a real control plane: ARGS=--page
+	@$(BIN)/python -m demo $(ARGS)
+
+.PHONY: test
+test: setup ## run the tests that need no cluster and no compiled program (3 minutes): WORKERS=3 ARGS=tests/unit/core
+	@$(BIN)/pytest $(or $(ARGS),tests/unit tests/component) -n $(or $(WORKERS),3) --dist loadfile $(call end_after,300)
+
+.PHONY: e2e
+e2e: test-binaries ## run the tests on real programs: control plane, kubelet, Prometheus, Helm, Chromium (14 minutes): WORKERS=4
+	@BERTH_REQUIRE_RIGHTS=1 $(BIN)/python -m tests.harness.steady -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder $(call end_after,1500) \
+		$$(find tests -mindepth 1 -maxdepth 1 -type d ! -name unit ! -name component ! -name __pycache__)
+
+.PHONY: lint
+lint: setup verify types imports docs ## check format, style, types, layers, generated files, English and links of documents
+	@$(BIN)/ruff format --check --quiet $(SOURCES)
+	@$(BIN)/ruff check --quiet $(SOURCES)
+	@$(BIN)/python -m tests.harness.prose
+
+.PHONY: fmt
+fmt: setup ## format the code
+	@$(BIN)/ruff format $(SOURCES)
+	@$(BIN)/ruff check --fix --quiet $(SOURCES)
+
+.PHONY: generate
+generate: stubs binaries ## write the files that are made from the models, interfaces and manifests
+	@$(BIN)/python -m berth_api.crd crds
+	@$(BIN)/python -m berth_operator.settings.schema docs/configuration.schema.json
+	@$(BIN)/python -m berth_operator.metrics.monitoring.dashboard manifests/components
+	@$(BIN)/python -m reference docs/reference
+	@$(BIN)/python -m reference.policies
+	@$(BIN)/python -m reference.kueue
+	@$(BIN)/python -m charts.generate
+	@cp $(STUBS)/$(KUBELET)/* agent/$(KUBELET)
+
+# Copies keep the paths of the repository, and the site shows nothing but documents.
+PAGES := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md images/README.md charts/berth/README.md
+
+.PHONY: docs
+docs: setup ## build the site of the documents in .build/site, and fail for a broken link or anchor
+	@rm -rf .build/pages .build/site && mkdir -p .build/pages
+	@cp --parents $(PAGES) $$(find docs -type f ! -name zensical.toml) .build/pages
+	@cp docs/zensical.toml .build
+	@$(BIN)/zensical build --strict --clean --config-file .build/zensical.toml > .build/site.log 2>&1 \
+		|| { sed 's/\x1b\[[0-9;]*m//g' .build/site.log >&2; exit 1; }
+
+.PHONY: clean
+clean: ## remove what was built here (the per-user cache of programs stays)
+	@rm -rf $(VENV) .build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+##@ Try it
+
+.PHONY: kind
+kind: ## install Berth in a kind cluster with two simulated GPUs, and run a pod (needs Docker, kind, kubectl and helm)
+	@demo/kind.sh
+
+.PHONY: trial
+trial: node-binaries ## the same without Docker, on a real node of the development cluster (root on Debian 12)
+	@$(BIN)/python -m devcluster build helm > /dev/null
+	@demo/kind.sh devcluster
+
+##@ Programs and images
+
 .PHONY: binaries
 binaries: setup ## build the cluster's programs once per user (about 8 minutes, then cached)
 	@$(BIN)/python -m devcluster build > /dev/null
@@ -64,37 +129,55 @@ test-binaries: node-binaries ## build also the Prometheus, Helm, DRA driver and 
 images: setup ## build the images of operator and agent as OCI archives in .build/images (root on Debian 12)
 	@$(BIN)/python -m devcluster images .build/images
 
-.PHONY: demo
-demo: $(if $(wildcard $(VENV)/.installed),setup,$(VENV)/.demo) ## show cards, a gang, a wait and a dead node on a real control plane: ARGS=--page
-	@$(BIN)/python -m demo $(ARGS)
+##@ Parts of the checks
 
-.PHONY: kind
-kind: ## install Berth in a kind cluster with two simulated GPUs, and run a pod (needs Docker, kind, kubectl and helm)
-	@demo/kind.sh
+.PHONY: types
+types: setup ## check the types
+	@$(BIN)/mypy
+	@$(BIN)/mypy --explicit-package-bases tests
+	@$(BIN)/mypy examples/npu/berth_example_npu examples/gpus/berth_example_gpus
+	@MYPYPATH=images $(BIN)/mypy images/licences.py
+	@$(BIN)/mypy kubectl/krew/archive.py
 
-.PHONY: trial
-trial: node-binaries ## the same without Docker, on a real node of the development cluster (root on Debian 12)
-	@$(BIN)/python -m devcluster build helm > /dev/null
-	@demo/kind.sh devcluster
+.PHONY: imports
+imports: setup ## check the layers' imports
+	@$(BIN)/lint-imports
 
-.PHONY: install-e2e
-install-e2e: node-binaries release ## install a release by kustomize and Helm, as pods of a real node (root on Debian 12)
-	@$(BIN)/python -m devcluster build helm > /dev/null
-	@BERTH_RELEASE=.build/release $(BIN)/pytest -s tests/node/test_installed.py
+.PHONY: stubs
+stubs: setup ## write what protoc makes of the interfaces of kubelet into .build
+	@rm -rf $(STUBS) && mkdir -p $(STUBS)
+	@PATH=$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -I agent agent/$(KUBELET)/*.proto --python_out=$(STUBS) \
+		--grpc_python_out=$(STUBS) --mypy_out=quiet:$(STUBS) --mypy_grpc_out=quiet,only_async:$(STUBS)
 
-.PHONY: kind-e2e
-kind-e2e: node-binaries ## run `make trial`, whose steps are those of `make kind`, and look at the result (root on Debian 12)
-	@$(BIN)/python -m devcluster build helm > /dev/null
-	@BERTH_KIND_STEPS=1 $(BIN)/pytest -q tests/node/test_trial.py
+.PHONY: verify
+verify: stubs ## fail where a generated file differs from its model
+	@$(BIN)/python -m berth_api.crd --check crds
+	@$(BIN)/python -m berth_operator.settings.schema --check docs/configuration.schema.json
+	@$(BIN)/python -m berth_operator.metrics.monitoring.dashboard --check manifests/components
+	@$(BIN)/python -m reference --check docs/reference
+	@$(BIN)/python -m reference.policies --check
+	@$(BIN)/python -m reference.kueue --check
+	@$(BIN)/python -m tests.judges page --check
+	@diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' \
+		agent/$(KUBELET) $(STUBS)/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }
 
-.PHONY: test
-test: setup ## run the tests that need no cluster and no compiled program (3 minutes): WORKERS=3 ARGS=tests/unit/core
-	@$(BIN)/pytest $(or $(ARGS),tests/unit tests/component) -n $(or $(WORKERS),3) --dist loadfile $(call end_after,300)
+# Names keep their extras: without them pip 23 takes the newest release of `coverage[toml]`, whose hash the file lacks.
+# It needs no environment, so that it can mend a lock from which none can be installed.
+.PHONY: lock
+lock: ## resolve requirements.lock again from pyproject.toml
+	@$(PYTHON) -m venv .build/uv && .build/uv/bin/pip install --quiet uv==0.13.8
+	@.build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
+		--no-strip-extras --no-emit-index-url --no-emit-find-links --no-header pyproject.toml -o requirements.lock
 
-.PHONY: e2e
-e2e: test-binaries ## run the tests on real programs: control plane, kubelet, Prometheus, Helm, Chromium (14 minutes): WORKERS=4
-	@BERTH_REQUIRE_RIGHTS=1 $(BIN)/python -m tests.harness.steady -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder $(call end_after,1500) \
-		$$(find tests -mindepth 1 -maxdepth 1 -type d ! -name unit ! -name component ! -name __pycache__)
+.PHONY: licences
+licences: setup ## print the licence of each package in the images, and fail for one that is not allowed
+	@$(BIN)/python images/licences.py
+
+.PHONY: coverage
+coverage: setup ## measure branch coverage of the pure code
+	@$(BIN)/pytest tests/unit --cov --cov-report=term-missing
+
+##@ Tests on real programs
 
 .PHONY: node-e2e
 node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root on Linux; a part of e2e): REPEAT=2
@@ -104,27 +187,9 @@ node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root 
 limits-e2e: node-binaries ## limit shares by MPS and HAMi-core on a real node, and kill what limits them (root on Linux; stand-ins, no card)
 	@BERTH_LIMITS=1 $(BIN)/pytest -v tests/node/test_limits.py tests/node/test_limits_faults.py
 
-.PHONY: limits-storm
-limits-storm: binaries ## audit shares with and without limits on nodes that change their mode: PODS=2000 SEED=1
-	@PODS=$(or $(PODS),2000) SEED=$(or $(SEED),1) $(BIN)/python -m tests.chaos.limits_storm
-
 .PHONY: defragment-e2e
 defragment-e2e: binaries ## move pods on a fragmented cluster so that one of eight cards fits: NODES=200
 	@BERTH_NODES=$(or $(NODES),200) $(BIN)/pytest -q -s tests/integration/operator/test_defragmentation.py
-
-.PHONY: autoscaler-e2e
-autoscaler-e2e: binaries ## let Karpenter add and remove nodes for pods of Berth (builds it once, 6 minutes)
-	@$(BIN)/python -m devcluster build karpenter > /dev/null
-	@BERTH_AUTOSCALERS=1 $(BIN)/pytest -v tests/autoscalers
-
-.PHONY: kueue-e2e
-kueue-e2e: binaries ## admit workloads by Kueue's quotas and compare its counts with what Berth charges (builds it once, 7 minutes)
-	@$(BIN)/python -m devcluster build kueue jobset lws trainer > /dev/null
-	@BERTH_KUEUE=1 $(BIN)/pytest -v tests/kueue
-
-.PHONY: workloads
-workloads: setup ## run workloads of other projects' documents unchanged, with their controllers (builds them once, 10 minutes): ROWS="mpijob triton"
-	@$(BIN)/python -m tests.workloads $(ROWS)
 
 .PHONY: page
 page: test-binaries ## run the dashboard's page in Chromium, on recorded rows and with the operator on a real control plane
@@ -156,6 +221,54 @@ ifndef VERSIONS
 	@TEST_KUBELET=1.34 $(BIN)/pytest tests/node/test_own_driver.py tests/node/test_upstream_cases.py
 endif
 
+.PHONY: install-e2e
+install-e2e: node-binaries release ## install a release by kustomize and Helm, as pods of a real node (root on Debian 12)
+	@$(BIN)/python -m devcluster build helm > /dev/null
+	@BERTH_RELEASE=.build/release $(BIN)/pytest -s tests/node/test_installed.py
+
+.PHONY: kind-e2e
+kind-e2e: node-binaries ## run `make trial`, whose steps are those of `make kind`, and look at the result (root on Debian 12)
+	@$(BIN)/python -m devcluster build helm > /dev/null
+	@BERTH_KIND_STEPS=1 $(BIN)/pytest -q tests/node/test_trial.py
+
+.PHONY: upgrade-e2e
+upgrade-e2e: node-binaries release ## upgrade from the version before to a release and go back, under load, with and without Helm: ROUNDS=3 RECORD=
+	@$(BIN)/python -m devcluster build helm > /dev/null
+	@BERTH_ROUNDS=$(or $(ROUNDS),3) BERTH_REQUIRE_HISTORY=1 BERTH_RELEASE=.build/release \
+		BERTH_RECORD=$(if $(RECORD),tests/unit/upgrade/recorded) \
+		$(BIN)/pytest -q -s tests/chaos/test_upgrade.py tests/node/test_helm_upgrade.py
+
+.PHONY: attacks
+attacks: binaries ## try all attacks by tenants, by stolen tokens and by pods on the network; the last line is JSON
+	@$(BIN)/python -m tests.attacks
+
+.PHONY: hostile-e2e
+hostile-e2e: binaries ## measure memory and binds under waves of hostile objects on a real control plane: NODES=100 PODS=300 HOSTILE=500
+	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),300) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile_memory
+
+##@ With other projects' controllers
+
+.PHONY: autoscaler-e2e
+autoscaler-e2e: binaries ## let Karpenter add and remove nodes for pods of Berth (builds it once, 6 minutes)
+	@$(BIN)/python -m devcluster build karpenter > /dev/null
+	@BERTH_AUTOSCALERS=1 $(BIN)/pytest -v tests/autoscalers
+
+.PHONY: kueue-e2e
+kueue-e2e: binaries ## admit workloads by Kueue's quotas and compare its counts with what Berth charges (builds it once, 7 minutes)
+	@$(BIN)/python -m devcluster build kueue jobset lws trainer > /dev/null
+	@BERTH_KUEUE=1 $(BIN)/pytest -v tests/kueue
+
+.PHONY: workloads
+workloads: setup ## run workloads of other projects' documents unchanged, with their controllers (builds them once, 10 minutes): ROWS="mpijob triton"
+	@$(BIN)/python -m tests.workloads $(ROWS)
+
+.PHONY: bench-teams
+bench-teams: binaries ## audit teams that share a fleet by Kueue's quotas: ARGS="--workloads 1000 --nodes 16 --no-check"
+	@$(BIN)/python -m devcluster build kueue jobset lws trainer > /dev/null
+	@$(BIN)/python -m tests.bench.teams $(ARGS)
+
+##@ On a machine with a GPU
+
 .PHONY: test-gpu
 test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, or with amd-smi, on a machine with a GPU
 	@$(BIN)/pytest tests/gpu
@@ -168,23 +281,7 @@ test-gpu-mig: setup ## make and destroy MIG instances on a card of that machine;
 test-gpu-node: node-binaries ## let Berth give that machine's GPU to pods of a real kubelet, which compute on it (root on Linux)
 	@$(BIN)/pytest -v tests/node/test_real_card.py
 
-.PHONY: fuzz
-fuzz: setup ## fuzz every parser of hostile or damaged input: MINUTES=10 TARGETS="allocation quantity"
-	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(TARGETS)
-
-.PHONY: wait-answers
-wait-answers: setup ## compare what the operator says would end a wait with what does, in random clusters: CASES=5000 SEED=0
-	@CASES=$(or $(CASES),5000) SEED=$(or $(SEED),0) $(BIN)/pytest -q -s tests/component/test_wait_answers.py \
-		tests/unit/core/advice/test_claim_answers.py
-
-.PHONY: sequences
-sequences: setup ## record what the operator does in random sequences of events, or compare it with a record: COMMAND=compare FILE=.build/sequences.jsonl SEEDS=1000
-	@PYTHONHASHSEED=0 $(BIN)/python -m tests.sequences $(or $(COMMAND),compare) $(or $(FILE),.build/sequences.jsonl) \
-		--seeds $(or $(SEEDS),1000)
-
-.PHONY: flows
-flows: setup ## count the functions that a pod, a gang and an explanation run through: ARGS=-v
-	@$(BIN)/python -m tests.bench.flows $(ARGS)
+##@ Next to Kubernetes' own code and tests
 
 .PHONY: dra-rows
 dra-rows: setup ## compare our allocator of ResourceClaims with Kubernetes' own (builds it twice, then cached): SCENARIOS=10000 SEED=0 JOBS=2
@@ -202,12 +299,55 @@ podgroup-integration: binaries ## run Kubernetes' test/integration/scheduler/pod
 upstream-e2e: node-binaries ## run Kubernetes' e2e tests of scheduling in the same way, on real nodes (root on Linux): ARGS="--recorded --only preemption"
 	@$(BIN)/python -m tests.upstream e2e $(ARGS)
 
+.PHONY: upstream-perf
+upstream-perf: binaries ## run upstream's scheduler_perf with Berth, kube-scheduler and a bare client, one to two hours (builds it once): ARGS="--runs 1 --only Basic"
+	@$(BIN)/python -m tests.bench.upstream $(ARGS)
+
+.PHONY: bench-claims
+bench-claims: binaries ## the same for ResourceClaims only: ARGS="--runs 1"
+	@$(BIN)/python -m tests.bench.upstream --claims $(ARGS)
+
+##@ Random input
+
+.PHONY: fuzz
+fuzz: setup ## fuzz every parser of hostile or damaged input: MINUTES=10 TARGETS="allocation quantity"
+	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(TARGETS)
+
 .PHONY: fuzz-coverage
 fuzz-coverage: setup ## the same for one parser, guided by coverage (installs atheris): TARGET=allocation MINUTES=10
 	@$(BIN)/python -m tests.fuzz --minutes 0 "$(or $(TARGET),allocation)" > /dev/null # refuses an unknown target
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .build/atheris --upgrade \
 		-r tests/fuzz/requirements-atheris.lock
 	@PYTHONPATH=.build/atheris $(BIN)/python -m tests.fuzz.coverage "$(or $(TARGET),allocation)" $(or $(MINUTES),10)
+
+.PHONY: wait-answers
+wait-answers: setup ## compare what the operator says would end a wait with what does, in random clusters: CASES=5000 SEED=0
+	@CASES=$(or $(CASES),5000) SEED=$(or $(SEED),0) $(BIN)/pytest -q -s tests/component/test_wait_answers.py \
+		tests/unit/core/advice/test_claim_answers.py
+
+.PHONY: sequences
+sequences: setup ## record what the operator does in random sequences of events, or compare it with a record: COMMAND=compare FILE=.build/sequences.jsonl SEEDS=1000
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.sequences $(or $(COMMAND),compare) $(or $(FILE),.build/sequences.jsonl) \
+		--seeds $(or $(SEEDS),1000)
+
+.PHONY: mutants
+mutants: setup ## draw mutants of the product, and print which no test finds (hours): SEED=1 COUNT=300
+	@$(BIN)/python -m tests.harness.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),300)
+
+##@ Faults, audited
+
+.PHONY: chaos
+chaos: setup ## kill, stop, cut, delay and delete everything while pods come and go, audited: SEED=1 FAST=1 FAULTS=200 PODS=3000
+	@SEED=$(or $(SEED),1) FAST=$(or $(FAST),0) FAULTS=$(or $(FAULTS),200) PODS=$(or $(PODS),3000) KINDS=$(KINDS) \
+		PART=$(PART) $(BIN)/python -m tests.chaos.run
+
+.PHONY: month
+month: setup ## live through rollouts, gangs, drains, reboots and an autoscaler, audited over time: SEED=1 EVENTS=320 PODS=1000 KINDS=
+	@SEED=$(or $(SEED),1) EVENTS=$(or $(EVENTS),320) PODS=$(or $(PODS),1000) KINDS=$(KINDS) $(BIN)/python -m tests.chaos.month
+
+.PHONY: chaos-broken
+chaos-broken: setup ## show that the audits of chaos and of a month find what broken builds do: SEED=1 BUILDS="fence off"
+	@SEED=$(or $(SEED),1) BUILDS="$(BUILDS)" $(BIN)/python -m tests.chaos.broken
 
 .PHONY: chaos-devices
 chaos-devices: binaries ## renumber, lose and replace cards and kill programs, audited by UUID: BINDS=5000 SEED=13
@@ -226,38 +366,16 @@ partitions-storm: binaries ## prepare and release claims for MIG instances, whol
 	@CLAIMS=$(or $(CLAIMS),3000) SEED=$(or $(SEED),1) WORKERS=$(or $(WORKERS),5) KILLS=$(or $(KILLS),6) \
 		$(BIN)/python -m tests.chaos.partitions_storm
 
+.PHONY: limits-storm
+limits-storm: binaries ## audit shares with and without limits on nodes that change their mode: PODS=2000 SEED=1
+	@PODS=$(or $(PODS),2000) SEED=$(or $(SEED),1) $(BIN)/python -m tests.chaos.limits_storm
+
 .PHONY: claims-audit
 claims-audit: binaries ## give cards by name and by claim next to kube-scheduler, kill leaders between writes, audited: PODS=500 FAULTS=23 SEED=1
 	@BERTH_PODS=$(or $(PODS),500) BERTH_FAULTS=$(or $(FAULTS),23) BERTH_SEED=$(or $(SEED),1) \
 		$(BIN)/pytest -q -s tests/chaos/test_claims_audit.py
 
-.PHONY: chaos
-chaos: setup ## kill, stop, cut, delay and delete everything while pods come and go, audited: SEED=1 FAST=1 FAULTS=200 PODS=3000
-	@SEED=$(or $(SEED),1) FAST=$(or $(FAST),0) FAULTS=$(or $(FAULTS),200) PODS=$(or $(PODS),3000) KINDS=$(KINDS) \
-		PART=$(PART) $(BIN)/python -m tests.chaos.run
-
-.PHONY: month
-month: setup ## live through rollouts, gangs, drains, reboots and an autoscaler, audited over time: SEED=1 EVENTS=320 PODS=1000 KINDS=
-	@SEED=$(or $(SEED),1) EVENTS=$(or $(EVENTS),320) PODS=$(or $(PODS),1000) KINDS=$(KINDS) $(BIN)/python -m tests.chaos.month
-
-.PHONY: chaos-broken
-chaos-broken: setup ## show that the audits of chaos and of a month find what broken builds do: SEED=1 BUILDS="fence off"
-	@SEED=$(or $(SEED),1) BUILDS="$(BUILDS)" $(BIN)/python -m tests.chaos.broken
-
-.PHONY: upgrade-e2e
-upgrade-e2e: node-binaries release ## upgrade from the version before to a release and go back, under load, with and without Helm: ROUNDS=3 RECORD=
-	@$(BIN)/python -m devcluster build helm > /dev/null
-	@BERTH_ROUNDS=$(or $(ROUNDS),3) BERTH_REQUIRE_HISTORY=1 BERTH_RELEASE=.build/release \
-		BERTH_RECORD=$(if $(RECORD),tests/unit/upgrade/recorded) \
-		$(BIN)/pytest -q -s tests/chaos/test_upgrade.py tests/node/test_helm_upgrade.py
-
-.PHONY: mutants
-mutants: setup ## draw mutants of the product, and print which no test finds (hours): SEED=1 COUNT=300
-	@$(BIN)/python -m tests.harness.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),300)
-
-.PHONY: coverage
-coverage: setup ## measure branch coverage of the pure code
-	@$(BIN)/pytest tests/unit --cov --cov-report=term-missing
+##@ Benchmarks
 
 .PHONY: bench-core
 bench-core: setup ## measure how fast the core decides, without a cluster: NODES=1000 METRICS=0
@@ -341,31 +459,16 @@ bench-instances: node-binaries ## measure how soon containers run with a new MIG
 bench-hostile: setup ## measure how long hostile objects hold the loop, and the same load without them: NODES=1000 PODS=3000 HOSTILE=500
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),3000) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile
 
-.PHONY: upstream-perf
-upstream-perf: binaries ## run upstream's scheduler_perf with Berth, kube-scheduler and a bare client, one to two hours (builds it once): ARGS="--runs 1 --only Basic"
-	@$(BIN)/python -m tests.bench.upstream $(ARGS)
-
-.PHONY: bench-claims
-bench-claims: binaries ## the same for ResourceClaims only: ARGS="--runs 1"
-	@$(BIN)/python -m tests.bench.upstream --claims $(ARGS)
-
 .PHONY: claims-hold
 claims-hold: binaries ## measure whether claims that take long hold up other pods: NODES=300 DEVICES=10 WAITING=70 SLOW=1 SECONDS=60
 	@NODES=$(or $(NODES),300) DEVICES=$(or $(DEVICES),10) WAITING=$(or $(WAITING),70) SLOW=$(or $(SLOW),1) \
 		SECONDS=$(or $(SECONDS),60) $(BIN)/python -m tests.bench.claims_hold
 
-.PHONY: bench-teams
-bench-teams: binaries ## audit teams that share a fleet by Kueue's quotas: ARGS="--workloads 1000 --nodes 16 --no-check"
-	@$(BIN)/python -m devcluster build kueue jobset lws trainer > /dev/null
-	@$(BIN)/python -m tests.bench.teams $(ARGS)
+.PHONY: flows
+flows: setup ## count the functions that a pod, a gang and an explanation run through: ARGS=-v
+	@$(BIN)/python -m tests.bench.flows $(ARGS)
 
-.PHONY: attacks
-attacks: binaries ## try all attacks by tenants, by stolen tokens and by pods on the network; the last line is JSON
-	@$(BIN)/python -m tests.attacks
-
-.PHONY: hostile-e2e
-hostile-e2e: binaries ## measure memory and binds under waves of hostile objects on a real control plane: NODES=100 PODS=300 HOSTILE=500
-	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),300) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile_memory
+##@ Release
 
 .PHONY: krew
 krew: setup ## write the archive and the manifest with which krew installs kubectl berth on this platform: KREW=.build/krew URI=
@@ -381,6 +484,7 @@ krew-e2e: binaries krew ## install that archive with the real krew (builds it on
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Files of a release have the commit's time, so that the same commit gives the same bytes.
 release-parts release-files: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
+
 .PHONY: release-version
 release-version: setup ## check a version, as the verbs of a release do before they build: VERSION=0.1.0
 	@$(BIN)/python -m release check "$(VERSION)"
@@ -402,81 +506,3 @@ release: release-parts ## write a release for this platform, in .build/release: 
 release-check: binaries release ## run the release's workflow up to its secrets in a clone, compare the release with this one, and try its files
 	@$(BIN)/python -m devcluster build helm cosign actionlint > /dev/null
 	@BERTH_RELEASE=.build/release $(BIN)/pytest -v tests/release/test_workflows.py
-
-.PHONY: licences
-licences: setup ## print the licence of each package in the images, and fail for one that is not allowed
-	@$(BIN)/python images/licences.py
-
-# Copies keep the paths of the repository, and the site shows nothing but documents.
-PAGES := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md images/README.md charts/berth/README.md
-.PHONY: docs
-docs: setup ## build the site of the documents in .build/site, and fail for a broken link or anchor
-	@rm -rf .build/pages .build/site && mkdir -p .build/pages
-	@cp --parents $(PAGES) $$(find docs -type f ! -name zensical.toml) .build/pages
-	@cp docs/zensical.toml .build
-	@$(BIN)/zensical build --strict --clean --config-file .build/zensical.toml > .build/site.log 2>&1 \
-		|| { sed 's/\x1b\[[0-9;]*m//g' .build/site.log >&2; exit 1; }
-
-.PHONY: fmt
-fmt: setup ## format the code
-	@$(BIN)/ruff format $(SOURCES)
-	@$(BIN)/ruff check --fix --quiet $(SOURCES)
-
-.PHONY: types
-types: setup ## check the types
-	@$(BIN)/mypy
-	@$(BIN)/mypy --explicit-package-bases tests
-	@$(BIN)/mypy examples/npu/berth_example_npu examples/gpus/berth_example_gpus
-	@MYPYPATH=images $(BIN)/mypy images/licences.py
-	@$(BIN)/mypy kubectl/krew/archive.py
-
-.PHONY: imports
-imports: setup ## check the layers' imports
-	@$(BIN)/lint-imports
-
-.PHONY: stubs
-stubs: setup ## write what protoc makes of the interfaces of kubelet into .build
-	@rm -rf $(STUBS) && mkdir -p $(STUBS)
-	@PATH=$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -I agent agent/$(KUBELET)/*.proto --python_out=$(STUBS) \
-		--grpc_python_out=$(STUBS) --mypy_out=quiet:$(STUBS) --mypy_grpc_out=quiet,only_async:$(STUBS)
-
-.PHONY: generate
-generate: stubs binaries ## write the files that are made from the models, interfaces and manifests
-	@$(BIN)/python -m berth_api.crd crds
-	@$(BIN)/python -m berth_operator.settings.schema docs/configuration.schema.json
-	@$(BIN)/python -m berth_operator.metrics.monitoring.dashboard manifests/components
-	@$(BIN)/python -m reference docs/reference
-	@$(BIN)/python -m reference.policies
-	@$(BIN)/python -m reference.kueue
-	@$(BIN)/python -m charts.generate
-	@cp $(STUBS)/$(KUBELET)/* agent/$(KUBELET)
-
-.PHONY: verify
-verify: stubs ## fail where a generated file differs from its model
-	@$(BIN)/python -m berth_api.crd --check crds
-	@$(BIN)/python -m berth_operator.settings.schema --check docs/configuration.schema.json
-	@$(BIN)/python -m berth_operator.metrics.monitoring.dashboard --check manifests/components
-	@$(BIN)/python -m reference --check docs/reference
-	@$(BIN)/python -m reference.policies --check
-	@$(BIN)/python -m reference.kueue --check
-	@$(BIN)/python -m tests.judges page --check
-	@diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' \
-		agent/$(KUBELET) $(STUBS)/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }
-
-.PHONY: lint
-lint: setup verify types imports docs ## check format, style, types, layers, generated files, English and links of documents
-	@$(BIN)/ruff format --check --quiet $(SOURCES)
-	@$(BIN)/ruff check --quiet $(SOURCES)
-	@$(BIN)/python -m tests.harness.prose
-
-# Names keep their extras: without them pip 23 takes the newest release of `coverage[toml]`, whose hash the file lacks.
-# It needs no environment, so that it can mend a lock from which none can be installed.
-.PHONY: lock
-lock: ## resolve requirements.lock again from pyproject.toml
-	@$(PYTHON) -m venv .build/uv && .build/uv/bin/pip install --quiet uv==0.13.8
-	@.build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
-		--no-strip-extras --no-emit-index-url --no-emit-find-links --no-header pyproject.toml -o requirements.lock
-
-.PHONY: clean
-clean: ## remove what was built here (the per-user cache of programs stays)
-	@rm -rf $(VENV) .build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
