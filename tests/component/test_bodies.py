@@ -3,15 +3,15 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
-import uvloop
 from aiohttp import web
 
 from berth_operator.apis.serving.bodies import MAX_WAITING, Bodies, BodyError, answer_in_time
 from berth_operator.apis.serving.connections import Connections
+from tests.component.conftest import Run
 from tests.component.test_connections import until
 
 MIB = 2**20
@@ -207,10 +207,8 @@ async def test_an_encoded_body_is_refused(coding: str, answer: int) -> None:
         writer.close()
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_half_a_head_is_given_up_and_a_slow_answer_is_not(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(half_a_head_and_a_slow_answer())
+def test_half_a_head_is_given_up_and_a_slow_answer_is_not(run: Run) -> None:
+    run(half_a_head_and_a_slow_answer())
 
 
 async def half_a_head_and_a_slow_answer() -> None:

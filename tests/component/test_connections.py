@@ -2,15 +2,15 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import uvloop
 from structlog.testing import capture_logs
 
 from berth_operator.apis.serving import connections
 from berth_operator.apis.serving.connections import MAX_REFUSED, Connections
+from tests.component.conftest import Run
 from tests.stand_ins.certificates import Authority
 
 LIMIT = 8
@@ -82,21 +82,13 @@ def close(writer: asyncio.StreamWriter) -> None:
     writer.close()
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
-    with asyncio.Runner(loop_factory=request.param) as own:
-        yield own
-
-
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - nothing announces it
             await asyncio.sleep(0.01)
 
 
-def test_one_address_gets_a_share_without_a_certificate_and_all_with_one(
-    runner: asyncio.Runner, tmp_path: Path
-) -> None:
+def test_one_address_gets_a_share_without_a_certificate_and_all_with_one(run: Run, tmp_path: Path) -> None:
     async def check() -> None:
         site = Site(tmp_path)
         async with site.connections.listening("127.0.0.1", 0) as site.port:
@@ -118,12 +110,10 @@ def test_one_address_gets_a_share_without_a_certificate_and_all_with_one(
             await until(lambda: site.connections.served == 0)
             assert await site.answer(site.unknown) == GREETING
 
-    runner.run(check())
+    run(check())
 
 
-def test_clients_without_a_certificate_leave_half_of_the_connections_to_the_others(
-    runner: asyncio.Runner, tmp_path: Path
-) -> None:
+def test_clients_without_a_certificate_leave_half_of_the_connections_to_the_others(run: Run, tmp_path: Path) -> None:
     async def check() -> None:
         site = Site(tmp_path)
         async with site.connections.listening("127.0.0.1", 0) as site.port:
@@ -136,10 +126,10 @@ def test_clients_without_a_certificate_leave_half_of_the_connections_to_the_othe
             await until(lambda: site.connections.served == 0)
             assert await site.answer(site.unknown) == GREETING
 
-    runner.run(check())
+    run(check())
 
 
-def test_a_new_address_gets_the_place_of_the_address_with_the_most(runner: asyncio.Runner, tmp_path: Path) -> None:
+def test_a_new_address_gets_the_place_of_the_address_with_the_most(run: Run, tmp_path: Path) -> None:
     """Test what an API server without a certificate needs: many pods hold all connections."""
 
     async def check() -> None:
@@ -158,12 +148,10 @@ def test_a_new_address_gets_the_place_of_the_address_with_the_most(runner: async
             close(held[0][1])
             await until(lambda: site.connections.served == 0)
 
-    runner.run(check())
+    run(check())
 
 
-def test_a_new_address_gets_the_place_of_a_handshake_that_does_not_begin(
-    runner: asyncio.Runner, tmp_path: Path
-) -> None:
+def test_a_new_address_gets_the_place_of_a_handshake_that_does_not_begin(run: Run, tmp_path: Path) -> None:
     async def check() -> None:
         site = Site(tmp_path)
         async with site.connections.listening("127.0.0.1", 0) as site.port:
@@ -175,12 +163,10 @@ def test_a_new_address_gets_the_place_of_a_handshake_that_does_not_begin(
                 close(writer)
             await until(lambda: site.connections.served == 0)
 
-    runner.run(check())
+    run(check())
 
 
-def test_a_connection_without_a_whole_head_is_closed_and_one_that_is_answered_is_not(
-    runner: asyncio.Runner, tmp_path: Path
-) -> None:
+def test_a_connection_without_a_whole_head_is_closed_and_one_that_is_answered_is_not(run: Run, tmp_path: Path) -> None:
     async def check() -> None:
         site = Site(tmp_path, head_seconds=0.3)
         async with site.connections.listening("127.0.0.1", 0) as site.port:
@@ -193,7 +179,7 @@ def test_a_connection_without_a_whole_head_is_closed_and_one_that_is_answered_is
             for _, writer in (silent, half):
                 close(writer)
 
-    runner.run(check())
+    run(check())
 
 
 async def closed(stream: Stream) -> bool:
@@ -203,9 +189,7 @@ async def closed(stream: Stream) -> bool:
         return True
 
 
-def test_handshakes_that_fail_or_do_not_begin_are_counted_until_they_end(
-    runner: asyncio.Runner, tmp_path: Path
-) -> None:
+def test_handshakes_that_fail_or_do_not_begin_are_counted_until_they_end(run: Run, tmp_path: Path) -> None:
     async def check() -> None:
         site = Site(tmp_path)
         async with site.connections.listening("127.0.0.1", 0) as site.port:
@@ -220,10 +204,10 @@ def test_handshakes_that_fail_or_do_not_begin_are_counted_until_they_end(
             await until(lambda: site.connections.served == 0)
             assert await site.answer(site.unknown) == GREETING
 
-    runner.run(check())
+    run(check())
 
 
-def test_connections_that_do_not_take_their_refusal_are_few(runner: asyncio.Runner, tmp_path: Path) -> None:
+def test_connections_that_do_not_take_their_refusal_are_few(run: Run, tmp_path: Path) -> None:
     async def check() -> None:
         site = Site(tmp_path)
         async with site.connections.listening("127.0.0.1", 0) as site.port:
@@ -237,11 +221,11 @@ def test_connections_that_do_not_take_their_refusal_are_few(runner: asyncio.Runn
             await until(lambda: site.connections.served == 0)
             assert await site.answer(site.unknown) == GREETING
 
-    runner.run(check())
+    run(check())
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - with a socket for both families
-def test_an_ipv4_client_is_logged_by_its_ipv4_address(runner: asyncio.Runner, tmp_path: Path, address: str) -> None:
+def test_an_ipv4_client_is_logged_by_its_ipv4_address(run: Run, tmp_path: Path, address: str) -> None:
     async def check() -> None:
         site = Site(tmp_path)
         async with site.connections.listening(address, 0) as site.port:
@@ -252,6 +236,6 @@ def test_an_ipv4_client_is_logged_by_its_ipv4_address(runner: asyncio.Runner, tm
             await until(lambda: site.connections.served == 0)
 
     with capture_logs() as logs:
-        runner.run(check())
+        run(check())
     [line] = [line for line in logs if line["event"] == "too many connections"]
     assert line["address"] == "127.0.0.1"

@@ -4,17 +4,16 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-import pytest
-import uvloop
 from aiohttp import web
 
 from berth_operator.apis.serving import connections
 from berth_operator.apis.serving.bodies import answer_in_time
 from berth_operator.apis.serving.connections import NEW_SHARE, Connections
+from tests.component.conftest import Run
 from tests.component.test_connections import until
 from tests.stand_ins.certificates import Authority
 
@@ -27,7 +26,6 @@ OK, REFUSED = 200, 429
 TURNS = 12
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Site:
@@ -120,15 +118,6 @@ async def closed(stream: Stream) -> bool:
 
 def is_open(stream: Stream) -> bool:
     return not stream[0].at_eof() and stream[0].exception() is None
-
-
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    def in_loop(coroutine: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(coroutine)
-
-    return in_loop
 
 
 def test_idle_connections_of_many_addresses_keep_no_client_out(run: Run) -> None:
@@ -268,6 +257,8 @@ async def all_but_the_end(client: socket.socket, context: ssl.SSLContext) -> byt
             tls.do_handshake()
         except ssl.SSLWantReadError:
             await loop.sock_sendall(client, outgoing.read())
-            incoming.write(await loop.sock_recv(client, 2**16))
+            received = await loop.sock_recv(client, 2**16)
+            assert received, "the server has closed the connection"
+            incoming.write(received)
         else:
             return outgoing.read()
