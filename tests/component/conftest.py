@@ -17,7 +17,9 @@ def run(request: pytest.FixtureRequest) -> Run:
     """Return what runs a coroutine in a loop of its own."""
 
     def in_loop(coroutine: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
-            runner.run(asyncio.wait_for(coroutine, PATIENCE))
+        runner = asyncio.Runner(loop_factory=request.param)
+        runner.run(asyncio.wait_for(coroutine, PATIENCE))
+        # Not after a failure: with open connections, uvloop's `close` never returns.
+        runner.close()
 
     return in_loop

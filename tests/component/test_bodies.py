@@ -41,9 +41,11 @@ class Site:
             count_refused=lambda: None,
             head_seconds=self.head_seconds,
         )
-        async with connections.listening(HOST, 0) as self.port:
-            yield self
-        await runner.cleanup()
+        try:
+            async with connections.listening(HOST, 0) as self.port:
+                yield self
+        finally:
+            await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.Response:
         try:
@@ -212,16 +214,18 @@ def test_half_a_head_is_given_up_and_a_slow_answer_is_not(run: Run) -> None:
 
 
 async def half_a_head_and_a_slow_answer() -> None:
-    async with Site(Bodies(), head_seconds=0.3).serving() as site:
+    # A busy machine may take long between a connection and its head.
+    head_seconds = 2.0
+    async with Site(Bodies(), head_seconds=head_seconds).serving() as site:
         half = await asyncio.open_connection(HOST, site.port)
         half[1].write(b"POST / HTTP/1.1\r\nHost: a\r\n")
-        reader, writer = await site.post(10, 10, path="/?pause=1")
+        reader, writer = await site.post(10, 10, path=f"/?pause={1.5 * head_seconds}")
         async with asyncio.timeout(SOON):
             with contextlib.suppress(ConnectionError):
                 assert await half[0].read() == b""
         assert await status(reader) == 200
         # The connection stays for further requests, whose heads have the same time.
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.5 * head_seconds)
         await reader.readuntil(b"10")
         writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
         assert await status(reader) == 200
