@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 SOURCES := api base client operator agent kubectl devcluster demo images release tests examples charts reference
 KUBELET := berth_agent/kubelet_api
 STUBS := .build/stubs
-# uvloop drops what pytest-timeout raises. This ends the worker of a test that hangs, with the stacks of its threads.
-end_after = -o faulthandler_timeout=$(1) -o faulthandler_exit_on_timeout=true
+# uvloop drops what pytest-timeout raises. This ends the worker of a test that hangs, with the stacks of its threads. A new
+# worker would run the test again.
+end_after = --max-worker-restart=0 -o faulthandler_timeout=$(1) -o faulthandler_exit_on_timeout=true
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
 demo test e2e node-e2e chaos month chaos-broken chaos-devices claims-audit partitions-storm upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
 
