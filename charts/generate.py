@@ -81,9 +81,7 @@ PARTS: Final = {
     "webhook-bindings": Part((*_SERVERS, "validation-bindings"), r"ClusterRole(Binding)?/berth-webhook-bindings"),
     "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook.*"),
     "evictions": Part(("evictions",), r"ClusterRole(Binding)?/berth-evictions"),
-    "claims": Part(
-        ("claims",), rf"(ClusterRole(Binding)?/berth-claims|{_VALIDATING}/berth-claims-(taints|schedulers.*))"
-    ),
+    "claims": Part(("claims",), rf"(ClusterRole(Binding)?/berth-claims|{_VALIDATING}/berth-claims-(pools|taints))"),
     "claims-allocation": Part(
         ("claims",),
         rf"(ClusterRole(Binding)?/berth-claims-allocation|{_VALIDATING}/berth-((fence-)?claims|claims-writers))",

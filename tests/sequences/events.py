@@ -137,7 +137,7 @@ class Sequence:
         self.site.world.submit(pod(self._name("pc"), {"cpu": "1"}, resourceClaims=used))
 
     def _workload(self) -> None:
-        """Let Kueue ask for the places of a workload, or create the pods of one, or end one."""
+        """Request places for a workload of Kueue, create the pods of one, or end one."""
         known = self.site.workloads
         if known and self._is(0.5):
             key = self.choice.choice(sorted(known))
@@ -163,7 +163,7 @@ class Sequence:
         self.site.world.cluster.workloads.put(known[key])
 
     def _of_kube_scheduler(self) -> None:
-        """Let kube-scheduler ask the extender for a pod, and bind it, evict for it, or forget it."""
+        """Filter the nodes for a pod by the extender, and bind it, evict for it, or forget it."""
         stage, api = self.site.stage, self.site.api
         raw = asking(self._name("k"), self.choice.choice((WHOLE, HALF)), priority=self.choice.choice(PRIORITIES))
         name = raw["metadata"]["name"]

@@ -181,11 +181,12 @@ def test_other_schedulers_are_kept_out_of_given_pools(values: dict[str, Any], *,
     objects = chart.rendered({"claims": {**given, **values}})
     [operator] = objects["Deployment/berth-operator"]["spec"]["template"]["spec"]["containers"]
     assert ("--taint-own-pools" in operator["args"]) == is_kept_out
-    policy = objects.get("ValidatingAdmissionPolicy/berth-claims-schedulers")
+    policy = objects.get("ValidatingAdmissionPolicy/berth-claims-pools")
     assert (policy is not None) == is_kept_out
     if policy is not None:
-        drivers = next(each for each in policy["spec"]["variables"] if each["name"] == "drivers")
-        assert json.loads(drivers["expression"]) == ["dra.net"]
+        own = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+        assert json.loads(own["drivers"]) == ["dra.net"]
+        assert json.loads(own["pools"]) == ["dra.net/a"]
 
 
 @pytest.mark.parametrize(

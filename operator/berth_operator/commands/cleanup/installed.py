@@ -83,8 +83,7 @@ def policies() -> tuple[Item, ...]:
     limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-claims", "berth-operator-writes"]
     limits += [
         "berth-agent-slices",
-        "berth-claims-schedulers",
-        "berth-claims-schedulers-templates",
+        "berth-claims-pools",
         "berth-claims-taints",
         "berth-claims-writers",
         "berth-kueue-checks",
