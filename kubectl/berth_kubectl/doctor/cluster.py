@@ -177,8 +177,8 @@ def no_taint_rules(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             check="NoTaintRules",
             object=f"clusterrole/{TAINTING_ROLE}",
-            message="the API server serves no DeviceTaintRules, so other schedulers choose devices of Berth's pools, and "
-            "their pods wait, because a policy refuses the allocation",
+            message="the API server serves no DeviceTaintRules, so other schedulers choose devices of Berth's pools, "
+            "and their pods wait, because a policy refuses the allocation",
             fix="kube-apiserver --feature-gates=DRADeviceTaintRules=true "
             "--runtime-config=resource.k8s.io/v1beta2=true   # from 1.36; else set schedulerName: berth-scheduler in "
             "all pods with such claims",

@@ -7,7 +7,7 @@ import pytest
 
 from berth_api.names import DRA_DRIVER
 from devcluster import Arena
-from devcluster.control_plane.api import ApiError
+from devcluster.control_plane.api import Api, ApiError
 from tests.claims.objects import request
 
 OTHER: Final = "other.example.com"
@@ -67,6 +67,17 @@ def test_devices_of_other_pools_are_not_looked_at(arena: Arena) -> None:
     theirs = device(driver=OTHER, pool="theirs")
     assert refusal(arena, "free", [theirs]) == ""
     assert refusal(arena, "free", [theirs, device(adminAccess=True)]) == ""
+
+
+def test_the_operator_allocates_and_others_may_write_what_is_held(arena: Arena) -> None:
+    arena.service_account("berth-operator", "cluster-admin")
+    api, account = arena.cluster.api, f"/api/v1/namespaces/{arena.namespace}/serviceaccounts/berth-operator/token"
+    token = api.post(account, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+    operator = Api(server=arena.cluster.server, token=token, ca=arena.cluster.ca_file.read_text())
+    api.post(claims(arena), claim("held"))
+    operator.merge(f"{claims(arena)}/held/status", {"status": {"allocation": {"devices": {"results": [device()]}}}})
+    operator.close()
+    assert refusal(arena, "held", [device()]) == ""
 
 
 def test_the_pod_that_forgot_its_scheduler_says_so(arena: Arena) -> None:
