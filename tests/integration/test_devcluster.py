@@ -144,8 +144,8 @@ def _run_sleeper(cluster: Cluster) -> int:
     script = "import os, time; print(os.environ['KUBECONFIG'], flush=True); time.sleep(600)"
     pid = cluster.run("sleeper", [sys.executable, "-c", script])
     log = cluster.folder / "sleeper.log"
-    waiting.until(log.read_text, what="the program's output")
-    assert log.read_text() == f"{cluster.kubeconfig}\n"
+    # An unbuffered Python writes the end of the line by itself.
+    waiting.until(lambda: log.read_text() == f"{cluster.kubeconfig}\n", what="the program's output")
     with pytest.raises(DevclusterError, match="sleeper already runs"):
         cluster.run("sleeper", [sys.executable, "-c", script])
     return pid
