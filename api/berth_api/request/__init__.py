@@ -135,6 +135,7 @@ def of_pod(
             # A single card has no other card to be connected to.
             topology=gpu_topology if sum(part.count for part in gpus) > 1 else None,
             mixed=mixed and bool(gpus),
+            hint=devices.hint or topology.hint(devices.vendor, gpu_topology),
         )
         return interning.intern(request)
     except RequestError as error:

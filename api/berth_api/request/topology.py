@@ -2,11 +2,13 @@
 
 from typing import Final, cast
 
-from berth_api import metadata, names
+from berth_api import links, metadata, names
 from berth_api.request.annotations import Annotations
 from berth_api.request.values import NEVER, ONLY, GpuTopology, RequestError, SubdeviceRule
 from berth_api.resources import quantity
 
+_LINKS_OF: Final = {"nvidia": "nvlink", "amd": "xgmi"}
+"""Vendor -> its direct links."""
 REQUIRED: Final = "required"
 TRUE: Final = "true"
 
@@ -25,6 +27,15 @@ def of_gpus(annotations: Annotations) -> GpuTopology | None:
     if policy and not level:
         raise RequestError(f"annotation {names.GPU_TOPOLOGY_POLICY}: {policy}; it needs {names.GPU_TOPOLOGY}, too")
     return GpuTopology(level=level, required=(policy or REQUIRED) == REQUIRED) if level else None
+
+
+def hint(vendor: str, topology: GpuTopology | None) -> str:
+    """Return the question about direct links that a vendor's GPUs do not have; empty for all others."""
+    level = topology.level if topology else ""
+    own = _LINKS_OF.get(vendor, level)
+    if level == own or level not in links.LEVELS:
+        return ""
+    return f"annotation {names.GPU_TOPOLOGY}: {level}; did you mean {own}, the links of the requested GPUs?"
 
 
 def min_memory(annotations: Annotations) -> int:

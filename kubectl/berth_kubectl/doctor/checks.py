@@ -62,6 +62,7 @@ CHECKS: Final = (
     Check(name="WithoutEffect", needs=tuple(labels.READ), find=labels.without_effect),
     Check(name="OtherScheduler", needs=("waiting",), find=waiting.other_scheduler),
     Check(name="NoScheduler", needs=("waiting", "bound"), find=waiting.no_scheduler),
+    Check(name="OtherVendor", needs=("waiting",), find=waiting.other_vendor),
     Check(name="UncountedGpus", needs=("resourcequotas",), find=cluster.uncounted_gpus),
     Check(name="KeptPlaces", needs=("leaderleases",), find=reservations.kept_places),
     Check(name="IdleReservation", needs=("leaderleases", "waiting"), find=reservations.idle_reservation),

@@ -1,5 +1,6 @@
-"""Checks of pods that wait for a scheduler which ignores what they request."""
+"""Checks of waiting pods: no scheduler reads what they request, or another vendor has the GPUs that are there."""
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
@@ -9,6 +10,8 @@ from berth_api.admission import routing
 from berth_kubectl.doctor.facts import Facts, Finding
 from berth_kubectl.reading.objects import Object, condition, key_of
 
+_OF_VENDOR: Final = re.compile(r"node\(s\) have GPUs of ([\w.-]+), which pods request by ([\w./-]*\w)")
+"""The reason of Berth's filter of devices."""
 MAX_SCHEDULERS: Final = 16
 """Scheduler names that are asked for."""
 
@@ -51,6 +54,26 @@ def no_scheduler(facts: Facts) -> Iterator[Finding]:
             "and no bound pod has this scheduler name",
             fix=f"kubectl get pods -A --field-selector spec.schedulerName={name}   "
             "# run that scheduler, or give Berth a profile with its name",
+        )
+
+
+def other_vendor(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each vendor whose GPUs waiting pods do not get by the resource that they request."""
+    by_vendor: dict[tuple[str, str], list[Object]] = {}
+    for pod in facts.all_of("waiting"):
+        message = str(condition(pod, "PodScheduled").get("message") or "")
+        for vendor, resource in _OF_VENDOR.findall(message):
+            by_vendor.setdefault((vendor, resource), []).append(pod)
+    for (vendor, resource), pods in by_vendor.items():
+        namespace, name = key_of(pods[0])
+        more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+        yield Finding(
+            check="OtherVendor",
+            object=f"vendor/{vendor}",
+            message=f"pod {namespace}/{name}{more} waits. Nodes have GPUs of {vendor}, which pods get by {resource} "
+            f"and not by {names.PREFIX}{names.GPU}",
+            fix=f"kubectl get pod -n {namespace} {name} -o yaml   # request {resource}, or add the vendor to the "
+            "operator's --gpu-vendors if its containers get these GPUs in another way",
         )
 
 

@@ -176,8 +176,11 @@ def left(scheduler: str, created: str = LONG_AGO, **annotations: str) -> Raw:
     return {"metadata": metadata, "spec": {"schedulerName": scheduler, "containers": [{"name": "c"}]}}
 
 
-def tried(pod: Raw) -> Raw:
-    return {**pod, "status": {"conditions": [condition("PodScheduled", "False")]}}
+OF_AMD = "1 node(s) have GPUs of AMD, which pods request by amd.com/gpu"
+
+
+def tried(pod: Raw, message: str = "") -> Raw:
+    return {**pod, "status": {"conditions": [{**condition("PodScheduled", "False"), "message": message}]}}
 
 
 def labelled(name: str, **metadata: Mapping[str, str]) -> Raw:
@@ -772,6 +775,12 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "UncountedGpus",
             "namespace/ml",
             "its ResourceQuota gpus has requests.amd.com/gpu: 2, and",
+        ),
+        (
+            put("waiting", *[tried(left("berth-scheduler"), f"0/2 nodes are available: {OF_AMD}, 1 more.")] * 2),
+            "OtherVendor",
+            "vendor/AMD",
+            "pod ns/p and 1 more waits. Nodes have GPUs of AMD, which pods get by amd.com/gpu and not by",
         ),
         (
             put("resourcequotas", quota("gpus", "requests.kubernetes.io/gpu")),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from berth_api import names
 from berth_api.request import GpuVendor, Kinds
+from berth_operator.core.advice import new_nodes
 from berth_operator.core.advice.explanation import explain
 from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.decision.gang import decide_gang
@@ -29,6 +30,7 @@ from tests.objects.builders import (
     lease,
     pod,
     popped,
+    whole,
 )
 
 Raw = dict[str, Any]
@@ -141,13 +143,22 @@ def test_cards_that_kubelet_alone_gives_are_requested_by_their_vendors_resource(
     ("requests", "annotations", "expected"),
     [
         pytest.param({AMD: 1}, {}, [0], id="an undivided card"),
-        pytest.param({AMD: 2}, {}, "node(s) have too few healthy GPUs that match", id="partitions are no cards"),
+        pytest.param(
+            {AMD: 2},
+            {},
+            "too few healthy GPUs that match the mode of cards without partitions (2",
+            id="partitions are no cards",
+        ),
         pytest.param({"amd.com/cpx_nps4": 2}, {}, [1, 2], id="partitions"),
         pytest.param(
             {"amd.com/cpx_nps4": 1}, {names.ALLOCATE_HINT: SELECTS_TWO}, [2], id="a selector of the user's, too"
         ),
-        pytest.param({"amd.com/cpx_nps4": 3}, {}, "berth.dev/partition=cpx_nps4 (3 requested", id="too few partitions"),
-        pytest.param({"amd.com/dpx_nps1": 1}, {}, "berth.dev/partition=dpx_nps1 (1 requested", id="of another mode"),
+        pytest.param(
+            {"amd.com/cpx_nps4": 3}, {}, "that match the partition mode cpx_nps4 (3 requested", id="too few partitions"
+        ),
+        pytest.param(
+            {"amd.com/dpx_nps1": 1}, {}, "that match the partition mode dpx_nps1 (1 requested", id="of another mode"
+        ),
     ],
 )
 def test_partitions_are_allocated_by_their_mode(
@@ -166,6 +177,88 @@ def test_partitions_are_allocated_by_their_mode(
     else:
         assert isinstance(outcome, Failure)
         assert expected in outcome.message
+
+
+def of_amd(kinds: Kinds) -> Cluster:
+    """Return a node with two cards of AMD."""
+    made = Cluster(grace=20.0, clock=lambda: 0.0, fleet=Fleet(kinds=kinds))
+    made.node_cache.put_node(bare_node("n", offered={AMD: 2, GPU: 200}))
+    cards = [entry(minor, model="AMD Instinct MI210") for minor in (0, 1)]
+    made.node_cache.put_device(device("n", *cards, labels={names.VENDOR_LABEL: "amd"}))
+    made.node_cache.put_lease(lease("n"))
+    return made
+
+
+def of_both() -> Cluster:
+    """Return a node with two cards of AMD, and one with a card of NVIDIA."""
+    made = of_amd(Kinds())
+    made.node_cache.put_node(bare_node("nvidia", offered={NVIDIA: 1}))
+    made.node_cache.put_device(device("nvidia", entry(0)))
+    made.node_cache.put_lease(lease("nvidia"))
+    return made
+
+
+def test_after_an_upgrade_pods_keep_the_cards_of_amd_that_earlier_versions_gave_them() -> None:
+    placed = outcome_of(of_amd(Kinds(gpu_vendors=frozenset({"*"}))), pod("p", {GPU: 100}))
+    assert isinstance(placed, Placement)
+    assert [grant.minor for grant in placed.grants] == [0]
+    restarted = of_amd(Kinds())
+    restarted.put_bound(pod("p", {GPU: 100}, on="n", allocated=whole(0)))
+    new = outcome_of(restarted, pod("new", {GPU: 100}))
+    assert isinstance(new, Failure)
+    assert "node(s) have GPUs of AMD, which pods request by amd.com/gpu" in new.message
+    restarted.remove_pending("uid-new")
+    both = outcome_of(restarted, pod("both", {AMD: 2}))
+    assert isinstance(both, Failure)
+    assert "too few free GPUs" in both.message
+    restarted.remove_pending("uid-both")
+    one = outcome_of(restarted, pod("one", {AMD: 1}))
+    assert isinstance(one, Placement)
+    assert [grant.minor for grant in one.grants] == [1]
+
+
+@pytest.mark.parametrize(
+    ("requests", "annotations", "expected"),
+    [
+        pytest.param(
+            {NVIDIA: 1},
+            {names.MODEL_GLOBS: "*MI210*"},
+            "models: NVIDIA A100-SXM4-80GB; there are such GPUs of AMD, which pods request by amd.com/gpu)",
+            id="a model of another vendor",
+        ),
+        pytest.param(
+            {AMD: 1}, {names.MODEL_GLOBS: "*H100*"}, "(1 requested; models: AMD Instinct MI210)", id="no such model"
+        ),
+        pytest.param(
+            {AMD: 2},
+            {names.GPU_TOPOLOGY: "nvlink"},
+            "annotation berth.dev/gpu-topology: nvlink; did you mean xgmi, the links of the requested GPUs?",
+            id="links of another vendor",
+        ),
+    ],
+)
+def test_a_vendor_is_part_of_the_answer(requests: Raw, annotations: Raw, expected: str) -> None:
+    outcome = outcome_of(of_both(), pod("p", requests, annotations=annotations))
+    assert isinstance(outcome, Failure)
+    assert expected in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("requests", "annotations", "expected"),
+    [
+        pytest.param({NVIDIA: 1}, {names.MODEL_GLOBS: "*MI210*"}, [], id="a model that only another vendor has"),
+        pytest.param({NVIDIA: 2}, {}, ["with 2 GPUs of NVIDIA"], id="another vendor"),
+        pytest.param(
+            {"amd.com/cpx_nps4": 1}, {}, ["with 1 GPU of AMD in the partition mode cpx_nps4"], id="another mode"
+        ),
+    ],
+)
+def test_a_vendor_is_part_of_a_node_that_would_help(requests: Raw, annotations: Raw, expected: list[str]) -> None:
+    of = of_both()
+    of.put_pending(pod("p", requests, annotations=annotations))
+    request, order = of.pending["uid-p"].request, Policy().filters_of(of.pending["uid-p"].request)
+    found = [variant.what for variant in new_nodes.variants(of.fleet, request, order, "n")]
+    assert [what for what in found if "GPU" in what] == expected
 
 
 def test_what_is_counted_is_given_by_kubelet_and_never_twice() -> None:

@@ -10,19 +10,20 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.names import DEVICE_PARTITION, GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import AMOUNTS, CARD, PLUGIN_UNIT, Part, is_device
 from berth_api.resources import PODS
 from berth_api.values.selectors import DOES_NOT_EXIST, EXISTS, GT, IN, LT, NOT_IN, Requirement
 from berth_operator.core import filters
 from berth_operator.core.advice.assumptions import NewNode
-from berth_operator.core.allocators import joint, locality, shortage
+from berth_operator.core.allocators import candidates, joint, locality, shortage
 from berth_operator.core.allocators.locality import Locality
 from berth_operator.core.decision.reservation_note import amounts_text
 from berth_operator.core.filters import Filter, namespace_limits, node_affinity, node_selector, resources, taints
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import RESOURCES, Column, Mask
+from berth_operator.core.values import vendors
 from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory, NodeInfo
 from berth_operator.core.values.request import PodRequest, Taint
 
@@ -196,13 +197,18 @@ def labels_text(before: Mapping[str, str], after: Mapping[str, str]) -> str:
 def _inventory(fleet: Fleet, request: PodRequest, row: int) -> DeviceInventory | None:
     """Return a Device with the cards that the pod requests and no others; None if it requests subdevices.
 
-    The node's NVSwitch, if any, is copied from the row. Row -1 means no row.
+    None, too, if only another vendor has GPUs of the model. The node's NVSwitch, if any, is copied from the row. Row -1
+    means no row.
     """
     if not all(part.unit in (AMOUNTS, PLUGIN_UNIT) and part.type in RESOURCES for part in request.devices.parts):
         return None
     # A model that the pod's constraint names.
     constraint = request.model
     model = constraint.exact or (constraint.globs[0] if constraint.globs else constraint.regex)
+    for part in request.devices.parts if model else ():
+        of_model = candidates.of_model(fleet, request, part).any(axis=1)
+        if part.type == GPU and of_model.any() and not (of_model & fleet.suits_vendor(request.devices)).any():
+            return None
     model = model.strip("*^$").replace("*", " ").replace("?", "x")
     switches, cards = joint.bound(request), []
     for part in request.devices.parts:
@@ -251,9 +257,11 @@ def _devices_text(request: PodRequest, vendor: str) -> str:
         plural = shortage.plural(part.type)
         words = [f"{part.count} {plural if part.count > 1 else plural.removesuffix('s')}"]
         words += [f"of model {request.model}"] if part.type == GPU and request.model else []
-        words += [f"of vendor {vendor}"] if part.type == GPU and vendor else []
-        requirements = " and ".join(map(str, part.selector.requirements))
-        words += [f"with device labels {requirements}"] if requirements else []
+        words += [f"of {vendors.title(vendor)}"] if part.type == GPU and vendor else []
+        requirements = [each for each in part.selector.requirements if each.key != DEVICE_PARTITION]
+        modes = [each.values for each in part.selector.requirements if each.key == DEVICE_PARTITION and each.values]
+        words += [f"in the partition mode {' or '.join(values)}" for values in modes]
+        words += [f"with device labels {' and '.join(map(str, requirements))}"] if requirements else []
         words += [f"with {amounts_text((('memory', memory),))}"] if (memory := _memory(part)) else []
         words += [str(within)] if (within := _within(request, part)) else []
         texts.append(" ".join(words))

@@ -6,13 +6,15 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import message_text
-from berth_api.names import CARDS_BY_CLAIMS_AND_NAME, CARDS_KEY, GPU, GPU_MEMORY, GPU_SUBDEVICES, RDMA
+from berth_api.names import CARDS_BY_CLAIMS_AND_NAME, CARDS_KEY, DEVICE_PARTITION, GPU, GPU_MEMORY, GPU_SUBDEVICES, RDMA
 from berth_api.request import AMOUNTS, ONLY, PLUGIN_UNIT, Part
 from berth_api.values import listing
+from berth_api.values.selectors import LabelSelector
 from berth_operator.core.allocators import candidates
 from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
+from berth_operator.core.values import vendors
 from berth_operator.core.values.request import PodRequest
 
 BY_CLAIM: Final = (
@@ -23,6 +25,7 @@ WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 """The agent offers withheld GPUs to kubelet again after the pods that used them are gone."""
 _REFUSES: Final = "failRequestsGreaterThanOne of the device plugin"
 _CHOOSES: Final = "agent.devicePlugin: true lets Berth choose"
+UNPARTITIONED: Final = "the mode of cards without partitions"
 INSTANCE: Final = "MIG instance"
 CARD: Final = "GPU"
 """What has slices, in messages."""
@@ -94,18 +97,26 @@ def requested_of(part: Part, units: Column | Mask, rejected: Mask) -> str:
 
 
 def selector(part: Part) -> str:
-    """Return the part's device selector for messages, with its keys."""
-    return f"the pod's device selector {part.selector}"
+    """Return the part's device selector for messages: the partition mode of AMD's cards, and its keys."""
+    modes = [requirement for requirement in part.selector.requirements if requirement.key == DEVICE_PARTITION]
+    others = tuple(requirement for requirement in part.selector.requirements if requirement.key != DEVICE_PARTITION)
+    words = [f"the partition mode {' or '.join(mode.values)}" if mode.values else UNPARTITIONED for mode in modes]
+    words += [f"the pod's device selector {LabelSelector(requirements=others)}"] if others else []
+    return " and ".join(words)
 
 
 def of_model(fleet: Fleet, request: PodRequest, part: Part) -> str:
     """Return the end of a reason: the models that the pod accepts, the existing models, and what to write."""
-    cards = fleet.cards[part.type]
-    numbers = np.flatnonzero(np.bincount(cards.model[cards.present]))
+    cards, suits = fleet.cards[part.type], fleet.suits_vendor(request.devices)
+    numbers = np.flatnonzero(np.bincount(cards.model[cards.present & suits[:, np.newaxis]]))
     models = sorted(filter(None, (fleet.intern_table.models[number] for number in numbers.tolist())))
     there = f"models: {listing.first_of(models)}" if models else "no GPU has a model"
-    details = filter(None, (f"{part.count} requested", there, request.model.hint(models)))
-    return f"of model {request.model} ({'; '.join(details)})"
+    details = [f"{part.count} requested", there, request.model.hint(models)]
+    for vendor in fleet.vendors_of(candidates.of_model(fleet, request, part).any(axis=1) & ~suits):
+        resource = vendors.resource_of(vendor, fleet.kinds)
+        by = f", which pods request by {resource}" if resource else ""
+        details.append(f"there are such GPUs of {vendors.title(vendor)}{by}")
+    return f"of model {request.model} ({'; '.join(filter(None, details))})"
 
 
 def plural(device_type: str) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 
 import yaml
 
+from berth_api import names
 from berth_api.allocation import Grant
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.fleet import Fleet
@@ -138,7 +139,7 @@ def _devices(before: DeviceInventory, listed: str) -> DeviceInventory:
     for each in re.split(r" and (?=\d+ (?:GPU|RDMA|FPGA))", listed):
         match = re.fullmatch(DEVICES, each)
         assert match is not None, f"devices that are not known here: {each}"
-        vendor, kind = match["vendor"] or vendor, TYPES[match["type"]]
+        vendor, kind = (match["vendor"] or vendor).lower(), TYPES[match["type"]]
         types.add(kind)
         made += [
             _device(kind, minor, match.groupdict(), together=bool(together)) for minor in range(int(match["count"]))
@@ -148,7 +149,8 @@ def _devices(before: DeviceInventory, listed: str) -> DeviceInventory:
 
 
 DEVICES: Final = (
-    r"(?P<count>\d+) (?P<type>GPU|RDMA device|FPGA)s?(?: of model (?P<model>.+?))?(?: of vendor (?P<vendor>\S+))?"
+    r"(?P<count>\d+) (?P<type>GPU|RDMA device|FPGA)s?(?: of model (?P<model>.+?))?(?: of (?P<vendor>(?!model)\S+))?"
+    r"(?: in the partition mode (?P<mode>\S+))?"
     r"(?: with device labels (?P<labels>.+?))?(?: with (?P<memory>\S+) memory)?"
     r"(?: (?P<place>under one PCIe switch|on one NUMA node|under one PCIe switch on one NUMA node))?"
 )
@@ -160,6 +162,7 @@ def _device(kind: str, minor: int, words: Mapping[str, str | None], *, together:
     pcie = "one" if together or "PCIe" in place else own
     numa = 0 if "NUMA" in place or pcie == "one" else minor
     requirements = (words["labels"] or "").split(" and ")
+    requirements += [f"{names.DEVICE_PARTITION}={words['mode']}"] if words["mode"] else []
     labels = tuple(sorted(filter(None, map(_label, requirements))))
     if kind != "gpu":
         return other_card(kind, minor, pcie=pcie, numa=numa, labels=labels)

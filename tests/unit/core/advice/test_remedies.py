@@ -118,7 +118,7 @@ TOLERATIONS = (
     "{key: amd.com/gpu, operator: Exists, effect: NoSchedule}] in the pod's spec"
 )
 NEWER = "the label gen=4 and no label pool"
-ONE_OF_HUAWEI = "a node like a with 1 GPU of vendor huawei with device labels t=f"
+ONE_OF_HUAWEI = "a node like a with 1 GPU of Huawei with device labels t=f"
 
 WAITS: dict[str, tuple[Fleet, PodRequest | dict[str, int], list[str]]] = {
     "more cards than any node has": (one_node(), {NVIDIA: 9}, [NO_OTHER, *ends("a node like a with 9 GPUs")]),
@@ -136,7 +136,7 @@ WAITS: dict[str, tuple[Fleet, PodRequest | dict[str, int], list[str]]] = {
     "cards of the usual vendor next to each other, and a node of another vendor": (
         fleet({"a": cards(2)}, vendor="amd"),
         asks({NVIDIA: 2}, annotations={GPU_TOPOLOGY: "numa"}),
-        [NO_OTHER, *ends("a node like a with 2 GPUs of vendor nvidia on one NUMA node")],
+        [NO_OTHER, *ends("a node like a with 2 GPUs of NVIDIA on one NUMA node")],
     ),
     "more cards than a partition has": (fleet({"a": cards(2)}, **PAIR), {NVIDIA: 3}, [NO_OTHER]),
     "devices under the same switches": (
