@@ -65,15 +65,17 @@ def test_a_device_that_does_not_say_its_size_is_a_hundred_hundredths(kind: str, 
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "failed"),
     [
-        pytest.param({"health": False}, id="unhealthy"),
-        pytest.param({"mig": {"enabled": True}}, id="in MIG mode"),
+        pytest.param({"health": False}, True, id="unhealthy"),
+        pytest.param({"mig": {"enabled": True}}, False, id="in MIG mode"),
+        pytest.param({"mig": {"enabled": True}, "health": False}, False, id="in MIG mode and unhealthy"),
     ],
 )
-def test_a_card_that_cannot_be_handed_out_stands_in_the_inventory_all_the_same(fields: Raw) -> None:
+def test_a_card_that_cannot_be_handed_out_stands_in_the_inventory_all_the_same(fields: Raw, *, failed: bool) -> None:
     record = devices.record(device("n", entry(0, **fields), entry(1)))
     assert [card.healthy for card in record.inventory.cards] == [False, True]
+    assert [card.failed for card in record.inventory.cards] == [failed, False]
     assert record.problems == ()
     assert dict(record.inventory.cards[0].amounts)["gpu-memory"] == A100_BYTES
 

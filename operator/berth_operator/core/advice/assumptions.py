@@ -90,6 +90,24 @@ class Reporting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Healthy:
+    """Failed cards of a node are healthy, and the Node's sums of devices follow."""
+
+    node: NodeInfo
+    cards: tuple[tuple[str, int], ...]
+    """(type, minor) of each."""
+
+    def applied(self, fleet: Fleet) -> Iterator[None]:
+        """Count the cards as healthy for a moment."""
+        before = fleet.node_info(self.node.name)
+        fleet.put_node(self.node)
+        fleet.set_health(self.node.name, self.cards, healthy=True)
+        yield
+        fleet.set_health(self.node.name, self.cards, healthy=False)
+        fleet.put_node(before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gone:
     """Pods have left their nodes, or the capacity kept for them is given up.
 

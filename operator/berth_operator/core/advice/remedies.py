@@ -20,7 +20,16 @@ from berth_api.objects.visibility import ClaimDevices, LackingNode
 from berth_api.request import Kinds, is_device
 from berth_api.resources import PODS
 from berth_operator.core.advice import claim_devices, lacking, new_nodes
-from berth_operator.core.advice.assumptions import Assumption, ChangedNode, FreeCards, Gone, NewNode, Reporting, WhatIfs
+from berth_operator.core.advice.assumptions import (
+    Assumption,
+    ChangedNode,
+    FreeCards,
+    Gone,
+    Healthy,
+    NewNode,
+    Reporting,
+    WhatIfs,
+)
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
@@ -33,6 +42,7 @@ from berth_operator.core.filters import (
     node_ready,
     node_selector,
     resource_claims,
+    resources,
     supported,
     taints,
     volume_claims,
@@ -54,6 +64,8 @@ MAX_CROWDS: Final = 5
 MAX_PODS: Final = 24
 """The maximum number of pods of a node among which the pods that must end are searched. Each takes a decision."""
 MAX_NOMINEES: Final = 8
+MAX_FAILED: Final = 16
+"""The maximum number of failed cards of a node among which those are searched that must recover."""
 GIVEN_POOLS: Final = (
     "the pools of its ResourceClaims in claims.drivers or claims.pools of Berth's configuration (for the DeviceClass "
     f"{DRA_DRIVER}: the chart's dra.enabled, {DRA_DRIVER} in claims.drivers, and a node with the label "
@@ -214,6 +226,7 @@ class _Search:
             self._labels,
             self._volumes,
             self._administrator,
+            self._health,
             self._capacity,
             self._ends_of_pods,
             self._nominees,
@@ -374,6 +387,39 @@ class _Search:
             )
             if reporting.ends:
                 yield reporting
+
+    def _health(self) -> Iterator[Remedy | None]:
+        """Yield the fewest failed cards of a node whose recovery suffices."""
+        of_types = {part.type: self._fleet.cards[part.type] for part in self._request.devices.parts}
+        failed = np.zeros_like(self._fleet.present)
+        for cards in of_types.values():
+            # A barred card is not given once it is healthy.
+            failed |= cards.failed.any(axis=1) & ~cards.bar.any(axis=1)
+        for name in self._names(failed & self._only({resources.NAME, DeviceFilter.NAME})):
+            row = self._fleet.rows[name]
+            there = [(kind, minor) for kind, cards in of_types.items() for minor in cards.minor[row, cards.failed[row]]]
+            fewest = self._healthy(name, there[:MAX_FAILED])
+            if not self._what_ifs.ends(fewest, evicting=False):
+                continue
+            for card in fewest.cards:
+                yield None
+                fewer = self._healthy(name, [other for other in fewest.cards if other != card])
+                if self._what_ifs.ends(fewer, evicting=False):
+                    fewest = fewer
+            listed = " and ".join(f"{kind} {minor}" for kind, minor in fewest.cards)
+            what = f"{listed} on {name} becoming healthy"
+            yield Remedy(kind=RemedyKind.ADMINISTRATOR, ends=True, what=what, node=name, assumes=fewest)
+
+    def _healthy(self, name: str, cards: Sequence[tuple[str, int]]) -> Healthy:
+        """Return that these failed cards are healthy. The Node's sums of devices follow, for each member of a gang."""
+        info, unit = self._fleet.node_info(name), self._what_ifs.unit
+        members = unit.size if isinstance(unit, Gang) else 1
+        sums = {
+            resource: info.allocatable.get(resource, 0) + members * amount
+            for resource, amount in self._request.resources
+            if cards and is_device(resource, self._fleet.kinds)
+        }
+        return Healthy(node=replace(info, allocatable={**info.allocatable, **sums}), cards=tuple(cards))
 
     def _tolerating(self, repelling: Sequence[Taint]) -> Remedy:
         """Return the tolerations of taints that keep pods without devices off nodes: their keys are names of resources.

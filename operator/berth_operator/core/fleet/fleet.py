@@ -219,6 +219,14 @@ class Fleet(NodeColumns):
             self.column_cache.alter(row)
             self.cards[GPU].withhold(row, minors)
 
+    def set_health(self, name: str, cards: Collection[tuple[str, int]], *, healthy: bool) -> None:
+        """Set whether failed cards (type, minor) of a node are healthy, for a what-if."""
+        row = self.rows[name]
+        self.column_cache.alter(row)
+        for device_type, of_type in self.cards.items():
+            of_type.set_health(row, [minor for named, minor in cards if named == device_type], healthy=healthy)
+        self.prepared.clear()
+
     def set_refused(self, name: str, types: Collection[str]) -> None:
         """Set the device types whose resources a policy refuses on a Node, with reasons. Ignore unknown nodes."""
         if (row := self.rows.get(name)) is not None:

@@ -69,6 +69,8 @@ class CardInfo:
     healthy: bool = True
     """Also false for cards that cannot be allocated, whole or shared: in MIG mode, barred, or inconsistent with the
     rest of the Device."""
+    failed: bool = False
+    """Whether it could be allocated if its agent reported it as healthy."""
     bar: Bar | None = None
     amounts: tuple[tuple[str, int], ...] = ()
     """(resource, capacity of the whole card); also its number of instances of each profile, of replicas and of virtual

@@ -106,6 +106,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
         id=device.id,
         model=sys.intern(device.model),
         healthy=device.health and usable and not in_mig_mode,
+        failed=not device.health and usable and not in_mig_mode,
         amounts=(*_amounts(device.type, tuple(device.resources.items())), *sorted(subdevices.items()))
         if usable
         else (),

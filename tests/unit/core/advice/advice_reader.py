@@ -239,6 +239,15 @@ def _reporting(world: World, node: str) -> Iterator[World]:
     yield replace(world, silent=world.silent - {node})
 
 
+def _healthy(world: World, listed: str, node: str) -> Iterator[World]:
+    named, before = listed.split(" and "), world.devices[node]
+    failed = [each for each in before.cards if f"{each.type} {each.minor}" in named]
+    assert len(failed) == len(named), (listed, before)
+    assert all(each.failed for each in failed), (listed, before)
+    cards = tuple(replace(each, healthy=True, failed=False) if each in failed else each for each in before.cards)
+    yield replace(world, devices={**world.devices, node: replace(before, cards=cards)})
+
+
 def _capacity(world: World, listed: str, node: str) -> Iterator[World]:
     info = world.nodes[node]
     for each in re.split(r" and (?=capacity for |(?:gpu|rdma|fpga) \d)", listed):
@@ -347,6 +356,7 @@ SENTENCES: Final[Mapping[str, Callable[..., Iterator[World]]]] = {
     r"removing the taints? (.+) from (\S+)": _without_taints,
     r"tolerations: \[(.+)\] in the pod's spec": _tolerating,
     r"(\S+) becoming ready": _ready,
+    r"((?:(?: and )?(?:gpu|rdma|fpga) \d+)+) on (\S+) becoming healthy": _healthy,
     r"a report of the agent of (\S+)": _reporting,
     rf"the end of {_PODS}(?: on (\S+?))?(?:, which may wait for this pod,)?": _ended,
     rf"giving up what is kept on (\S+) for {_PODS}": _given_up,

@@ -188,7 +188,8 @@ def gpu(rng: Random, minor: int, kind: str, vendor: str, model: str) -> CardInfo
         case "sliced":
             return sliced(minor, 4, **fields)
     more = {"huawei.com/npu-core": 100} if vendor == "huawei" else {}
-    return card(minor, healthy=rng.random() < 0.9, more=more, **fields)
+    failed = rng.random() < 0.1
+    return card(minor, healthy=not failed, failed=failed, more=more, **fields)
 
 
 FAULTS: Final = ("cordon", "not ready", "silent", "taints", "out of service")

@@ -71,10 +71,10 @@ def sentences(made: Fleet, pod: PendingPod) -> list[str]:
     return said
 
 
-def one_node(*placed: Charge, fresh: bool = True, **fields: Any) -> Fleet:
-    """Return a fleet of one node with two cards."""
+def one_node(*placed: Charge, fresh: bool = True, there: Sequence[CardInfo] = cards(2), **fields: Any) -> Fleet:
+    """Return a fleet of one node, with two cards unless others are given."""
     made = Fleet()
-    add(made, node_info("a", **fields), inventory(*cards(2)), fresh=fresh)
+    add(made, node_info("a", **fields), inventory(*there), fresh=fresh)
     for each in placed:
         made.charge(each)
     return made
@@ -118,6 +118,10 @@ TOLERATIONS = (
     "{key: amd.com/gpu, operator: Exists, effect: NoSchedule}] in the pod's spec"
 )
 NEWER = "the label gen=4 and no label pool"
+TWO = {NVIDIA: 2}
+THREE = "a node like a with 3 GPUs"
+FAILED = card(1, healthy=False, failed=True)
+RECOVERY = "gpu 1 on a becoming healthy"
 ONE_OF_HUAWEI = "a node like a with 1 GPU of Huawei with device labels t=f"
 
 WAITS: dict[str, tuple[Fleet, PodRequest | dict[str, int], list[str]]] = {
@@ -167,6 +171,18 @@ WAITS: dict[str, tuple[Fleet, PodRequest | dict[str, int], list[str]]] = {
     ),
     "a cordon": (one_node(cordoned=True), ONE, [ANOTHER, *ends("uncordoning a")]),
     "a node that is not ready": (one_node(ready=False), ONE, [ANOTHER, *ends("a becoming ready")]),
+    "a failed card": (fleet({"a": (card(0), FAILED)}), TWO, [NO_OTHER, *ends("a node like a with 2 GPUs", RECOVERY)]),
+    "a failed card that the Node's sums do not count": (
+        one_node(there=(card(0), FAILED), offered={NVIDIA: 1}),
+        TWO,
+        [NO_OTHER, *ends("a node like a with 2 GPUs", RECOVERY)],
+    ),
+    "two failed cards of three": (
+        fleet({"a": (card(0), FAILED, replace(FAILED, minor=2, id="GPU-2"), replace(FAILED, minor=3, id="GPU-3"))}),
+        asks({NVIDIA: 3}),
+        [NO_OTHER, *ends(THREE, "gpu 2 and gpu 3 on a becoming healthy")],
+    ),
+    "failed cards, and still too few": (fleet({"a": (card(0), FAILED)}), {NVIDIA: 3}, [NO_OTHER, *ends(THREE)]),
     "a silent agent": (one_node(fresh=False), ONE, [ANOTHER, *ends("a report of the agent of a")]),
     "a silent agent of a node whose cards are in use": (one_node(holder("x", 0, 1), fresh=False), ONE, [ANOTHER]),
     "a silent agent of a node with too few cards": (

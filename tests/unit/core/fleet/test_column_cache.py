@@ -334,9 +334,9 @@ def test_a_choice_is_recalled_for_the_same_question_only() -> None:
 METRICS = {"facts", "measured", "measured_at", "unaccounted"}
 DIRECT = {"ready", "unreachable", "cordoned", "heard", "foreign", "starting", "was_used", "refused"}
 DIRECT |= {"mps_pods", "other_gpu_pods", "cards_by_claim"}
-UNREAD = {*DIRECT, "node_partitions_only", "device_decides", *METRICS}
+UNREAD = {*DIRECT, "node_partitions_only", "device_decides", "failed", *METRICS}
 """Columns that no cached column reads: decisions read the first directly; `partitions_only` includes the next two.
-Columns that are computed from metrics do without fingerprints."""
+Only the search for remedies reads `failed`. Columns that are computed from metrics do without fingerprints."""
 
 
 def fingerprint(made: Fleet) -> tuple[object, bytes]:

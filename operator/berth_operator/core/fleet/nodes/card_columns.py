@@ -35,6 +35,8 @@ class CardColumns:
     minor: Numbers
     present: Mask
     healthy: Mask
+    failed: Mask
+    """Cards that could be allocated if their agent reported them as healthy."""
     withheld: Mask
     """Cards that kubelet cannot allocate now, because the agent withholds them for pods with shares."""
     announced: Mask
@@ -91,7 +93,7 @@ class CardColumns:
 def card_columns(rows: int, resources: int, *, metrics: bool) -> CardColumns:
     """Return columns with one empty slot for each node; `metrics` if the cards have facts and are measured."""
     columns_ = CardColumns()
-    for name in ("present", "healthy", "withheld", "announced", "sliced_instances"):
+    for name in ("present", "healthy", "failed", "withheld", "announced", "sliced_instances"):
         setattr(columns_, name, np.zeros((rows, 1), np.bool_))
     for name in ("model", "bar", "kind", "instance_memory", "users", "of_gang", "pcie", "labels", "functions", "spare"):
         setattr(columns_, name, np.zeros((rows, 1), np.int32))

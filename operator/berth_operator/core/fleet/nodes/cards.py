@@ -292,6 +292,7 @@ class Cards(CardColumns):
         own = self._own
         own.present[row, slot] = True
         own.healthy[row, slot] = own.announced[row, slot] = card.healthy
+        own.failed[row, slot] = card.failed
         own.sliced_instances[row, slot] = any(REPLICA_MARK in name for name, _ in card.instances)
         own.replicas_as[row, slot] = REPLICA_NAMES.index(card.replica_resource)
         own.model[row, slot] = intern_table.models.number(card.model)
@@ -308,7 +309,8 @@ class Cards(CardColumns):
     def clear(self, row: int) -> None:
         """Remove a node's inventory; its charges stay."""
         own = self._own
-        own.present[row] = own.healthy[row] = own.withheld[row] = own.announced[row] = own.mixed[row] = False
+        own.present[row] = own.healthy[row] = own.failed[row] = own.withheld[row] = own.announced[row] = False
+        own.mixed[row] = False
         own.sliced_instances[row] = False
         own.numa[row] = -1
         own.replicas_as[row] = 0
@@ -341,6 +343,13 @@ class Cards(CardColumns):
         """Set which cards of a node kubelet cannot allocate, until the inventory is replaced."""
         own = self._own
         own.withheld[row] = own.present[row] & np.isin(own.minor[row], tuple(minors))
+        own.announced[row] = own.healthy[row] & ~own.withheld[row]
+
+    def set_health(self, row: int, minors: Collection[int], *, healthy: bool) -> None:
+        """Set whether failed cards of a node are healthy, for a what-if."""
+        own = self._own
+        failed = own.failed[row] & np.isin(own.minor[row], tuple(minors))
+        own.healthy[row, failed] = healthy
         own.announced[row] = own.healthy[row] & ~own.withheld[row]
 
     def refuse(self, row: int, *, refused: bool) -> None:
