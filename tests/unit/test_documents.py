@@ -1,6 +1,7 @@
 """Every module, file, link, flag, metric and make target that a document names exists."""
 
 import argparse
+import configparser
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -172,6 +173,32 @@ def test_a_document_names_only_what_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_document_links_only_to_what_exists(page: Path) -> None:
     assert broken_links(page) == []
+
+
+# --- the rooms of the architecture --------------------------------------------------------------------------------
+
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("contract", "heading"), [("layers", "The operator's layers"), ("agent", "The agent's layers")]
+)
+def test_the_layers_of_the_architecture_are_those_that_are_checked(contract: str, heading: str) -> None:
+    contracts = configparser.ConfigParser()
+    contracts.read(ROOT / ".importlinter")
+    checked = contracts[f"importlinter:contract:{contract}"]["layers"].split("\n")
+    _, _, section = ARCHITECTURE.partition(f"## {heading}\n\n")
+    shown = dict[int, set[str]]()
+    # Each line is indented below its layer's names; equal indentation is one layer.
+    for indent, modules in re.findall(r"^( {4,})(\w+(?:, \w+)*)", section.partition("\n\n")[0], re.MULTILINE):
+        shown.setdefault(len(indent), set()).update(modules.split(", "))
+    assert [shown[indent] for indent in sorted(shown)] == [set(line.split(" | ")) for line in checked if line]
+
+
+def test_the_architecture_lists_each_folder_of_a_layer_of_the_operator() -> None:
+    top = ROOT / "operator/berth_operator"
+    folders = {f"{path.parent.relative_to(top)}/" for path in top.glob("*/*/__init__.py")}
+    assert set(re.findall(r"^\| `(\w+/\w+/)` ", ARCHITECTURE, re.MULTILINE)) == folders
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every page is on the site of the documents, has its place in the navigation, and links to pages of the site."""
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -31,6 +32,23 @@ def on_site(target: str) -> bool:
 
 def test_each_page_has_one_place_in_the_navigation() -> None:
     assert sorted(named(NAVIGATION)) == sorted(page for page in PAGES if not NUMBERED.fullmatch(page))
+
+
+def listed(entries: list[Any], depth: int = 0) -> Iterator[str]:
+    """Yield the lines of the index for a part of the navigation."""
+    for entry in entries:
+        [(title, target)] = entry.items()
+        if isinstance(target, str):
+            yield f"{'    ' * depth}* [{title}]({os.path.relpath(target, 'docs')})"
+        else:
+            yield f"{'    ' * depth}* {title}" if depth >= 0 else f"## {title}"
+            yield from listed(target, depth + 1)
+
+
+def test_the_index_has_the_pages_and_the_order_of_the_navigation() -> None:
+    lines = (ROOT / "docs/README.md").read_text().splitlines()
+    sections = [entry for entry in NAVIGATION if not any(isinstance(target, str) for target in entry.values())]
+    assert [line for line in lines if line.lstrip().startswith(("## ", "* "))] == [*listed(sections, -1)]
 
 
 def test_the_list_of_decisions_is_complete() -> None:
