@@ -29,7 +29,12 @@ class Pods:
     def __init__(self) -> None:
         self.evictions: list[tuple[float, str]] = []
         self.refuses: dict[str, Exception] = {}
+        self.uids: dict[str, str] = {}
+        """The UIDs that pods have now, if they were replaced."""
         self.on_evicted: Callable[[str], object] = lambda _name: None
+
+    async def get_pod(self, _namespace: str, name: str) -> Raw:
+        return pod(name, uid=self.uids.get(name, f"uid-{name}"))
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
         assert (namespace, uid) == ("ns", f"uid-{name}")
@@ -278,6 +283,16 @@ async def test_an_error_is_no_end(error: ApiError | Unreachable) -> None:
     assert len([each for each in logs if each["event"] == "pod on a failed card not evicted"]) == (
         0 if error.status == 404 else 2
     )
+
+
+@pytest.mark.parametrize(("uid", "warnings"), [("uid-a", 2), ("another", 0)], ids=["a webhook's", "of another pod"])
+async def test_a_conflict_is_a_refusal_only_if_the_pod_is_still_there(uid: str, warnings: int) -> None:
+    world = World(("a", 0))
+    world.pods.refuses, world.pods.uids = {"a": refusal(409, "no")}, {"a": uid}
+    world.fail()
+    with capture_logs() as logs:
+        assert await world.after(SOON + AGAIN) == ["a", "a"]
+    assert [each["event"] for each in logs].count("pod on a failed card not evicted") == warnings
 
 
 async def test_pods_that_already_terminate_are_not_evicted() -> None:

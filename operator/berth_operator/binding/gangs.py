@@ -20,6 +20,7 @@ from berth_api.values import keys
 from berth_client.errors import CallError
 from berth_client.refusals import is_for_good
 from berth_operator.binding import binder
+from berth_operator.binding.evictions.deletion import PodReader, unless_gone
 from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.prebind.changes import GoneError, PreBindError
 from berth_operator.binding.prebind.claims import ClaimBinder
@@ -238,7 +239,7 @@ def judge_found(cluster: Cluster, reporter: Reporter) -> None:
             reporter.unknown_gang(charge, why)
 
 
-class PodDeleter(Protocol):
+class PodDeleter(PodReader, Protocol):
     """The subset of `kube.KubeClient` that the keeper uses."""
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
@@ -295,10 +296,10 @@ class GangKeeper:
             return
         namespace, name = keys.split(charge.pod)
         self._retry_at[charge.uid] = self._cluster.clock() + AGAIN
+        deletion = self._pods.delete_pod(namespace, name, charge.uid)
         try:
-            await self._pods.delete_pod(namespace, name, charge.uid)
+            await unless_gone(deletion, self._pods, namespace, name, charge.uid)
         except CallError as error:
             if is_for_good(error):
                 self._retry_at[charge.uid] = self._cluster.clock() + REFUSED_AGAIN
-            if not error.is_missing:
-                log.warning("member of an undone gang not deleted", pod=charge.pod, error=str(error))
+            log.warning("member of an undone gang not deleted", pod=charge.pod, error=str(error))

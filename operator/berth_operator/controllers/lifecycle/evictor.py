@@ -16,6 +16,7 @@ import structlog
 from berth_api.values import keys
 from berth_api.values.backoff import ExponentialBackoff
 from berth_client.errors import CallError
+from berth_operator.binding.evictions.deletion import PodReader, unless_gone
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.values.charge import Charge
 from berth_operator.metrics import counters
@@ -38,7 +39,7 @@ Card = tuple[str, str, str]
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class PodEvictor(Protocol):
+class PodEvictor(PodReader, Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
     async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
@@ -140,11 +141,12 @@ class Evictor:
         device = f"{card[1]} {self._minor(card)} of node {card[0]}"
         self._retry_at[charge.uid] = self._cluster.clock() + AGAIN
         self._kept.discard(charge.uid)
+        eviction = self._pods.evict_pod(namespace, name, charge.uid)
         try:
-            await self._pods.evict_pod(namespace, name, charge.uid)
+            if not await unless_gone(eviction, self._pods, namespace, name, charge.uid):
+                return False
         except CallError as error:
-            if not error.is_missing:
-                log.warning("pod on a failed card not evicted", pod=charge.pod, error=str(error), again_in=AGAIN)
+            log.warning("pod on a failed card not evicted", pod=charge.pod, error=str(error), again_in=AGAIN)
             if error.is_refused:
                 self._kept.add(charge.uid)
                 return False
