@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
+from berth_api.values.backoff import ExponentialBackoff
 from berth_client.client import JSON, PROTOBUF
 from berth_client.errors import CallError
 from berth_client.wire import WireError
@@ -16,8 +17,8 @@ from berth_operator.binding.write_fence import NotFencedError, WriteFence
 
 TRIES: Final = 5
 """Attempts at a write that conflicts with another, or is not answered."""
-FIRST_PAUSE: Final = 0.05
-"""Seconds before the second attempt; each next pause is twice as long."""
+PAUSE: Final = ExponentialBackoff(first=0.05, longest=0.4)
+"""Before the second to the last attempt."""
 
 Change = Callable[[Object], Object | None]
 """Returns the desired claim; None if the claim is right. Raises ResourceClaimError."""
@@ -69,7 +70,7 @@ class ClaimWriter:
             CallError: the last of `TRIES` attempts failed, or the API server refused one.
             ResourceClaimError: the current claim cannot be changed.
         """
-        pause, path = FIRST_PAUSE, claim_objects.path(key)
+        path = claim_objects.path(key)
         for attempt in range(1, TRIES + 1):
             try:
                 current = current or await self._api.get(path)
@@ -79,8 +80,7 @@ class ClaimWriter:
                 if attempt == TRIES or (error.is_refused and error.status != HTTPStatus.CONFLICT):
                     raise
             current = None
-            await asyncio.sleep(pause)
-            pause *= 2
+            await asyncio.sleep(PAUSE.after(attempt))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _put(self, path: str, subresource: str, current: Object, changed: Object) -> Object:

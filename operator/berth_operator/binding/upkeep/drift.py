@@ -17,6 +17,7 @@ import structlog
 from berth_api import names
 from berth_api.allocation import Grant
 from berth_api.values import keys
+from berth_api.values.backoff import ExponentialBackoff
 from berth_client.errors import CallError
 from berth_client.objects import Object
 from berth_operator.binding.reports.reporter import Reporter
@@ -32,8 +33,8 @@ PATIENCE: Final = 2.0
 """Seconds of drift before it is reported: the report about the other pod of a swap may arrive later."""
 SWAP_PATIENCE: Final = 30.0
 """Seconds of drift before a swap is reported: a rewrite that fails is attempted several times until then."""
-PAUSES: Final = (1.0, 60.0)
-"""Seconds until a failed write is retried: the first and the longest pause."""
+PAUSE: Final = ExponentialBackoff(first=1.0, longest=60.0)
+"""Until a failed write is retried."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -121,9 +122,9 @@ class DriftKeeper:
         except CallError as error:
             if error.is_missing:
                 return
-            uid, (first, longest) = mismatch.actual.uid, PAUSES
-            changed = error.status == HTTPStatus.CONFLICT
-            pause = first if changed or uid not in self._retry else min(longest, 2 * self._retry[uid][1])
+            uid = mismatch.actual.uid
+            _, before = self._retry.get(uid, (0.0, 0.0))
+            pause = PAUSE.first if error.status == HTTPStatus.CONFLICT else PAUSE.following(before)
             self._retry[uid] = self._cluster.clock() + pause, pause
             log.warning("allocation not rewritten", pod=mismatch.actual.pod, error=str(error), again_in=pause)
         else:
