@@ -148,16 +148,16 @@ class App:
         )
 
     def _make_scheduler(self) -> Scheduler:
-        volumes = VolumeBinder(api=self._client, cluster=self._cluster, timeout=self._settings.volume_timeout)
-        self._storage.on_claim = volumes.changed
-        claims = ClaimBinder(
+        volume_binder = VolumeBinder(api=self._client, cluster=self._cluster, timeout=self._settings.volume_timeout)
+        self._storage.on_claim = volume_binder.changed
+        claim_binder = ClaimBinder(
             api=self._client,
             cluster=self._cluster,
             lease=self._settings.lease,
             term=self._term,
             fenced=self._settings.require_fence,
         )
-        self._cluster.claims.on_change = claims.changed
+        self._cluster.claim_tracker.on_change = claim_binder.changed
         fits = FitsCheck(
             cluster=self._cluster,
             policy=self._configured.policy,
@@ -169,8 +169,8 @@ class App:
             cluster=self._cluster,
             preemptor=self._preemptor,
             pods=self._client,
-            volumes=volumes,
-            claims=claims,
+            volume_binder=volume_binder,
+            claim_binder=claim_binder,
             reporter=self._reporter,
             attempts=self._attempts,
             policy=self._configured.policy,

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from berth_operator.core.dra import status
+from berth_operator.core.claims.objects import status
 from devcluster import Arena
 from devcluster.control_plane.api import Api, ApiError, Manifest
 from tests.programs import policies

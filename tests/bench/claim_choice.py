@@ -20,10 +20,10 @@ from typing import Any, Final
 
 from berth_agent.dra.devices import ListedDevice
 from berth_agent.dra.partitions import PartitionedCard, partitioned
+from berth_operator.core.claims.allocation.closeness import NUMA_NODE, PCIE_ROOT
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra.closeness import NUMA_NODE, PCIE_ROOT
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.settings.configuration import Strategy
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.claims import ResourceClaims

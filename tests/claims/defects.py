@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from berth_operator.core.dra.amounts import MAX_INT64, UNIT, ExactQuantity
+from berth_operator.core.claims.objects.amounts import MAX_INT64, UNIT, ExactQuantity
 
 Object = Mapping[str, Any]
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from berth_operator.core.dra import requests, slices
-from berth_operator.core.dra.allocated import Allocated
-from berth_operator.core.dra.allocator import allocate
-from berth_operator.core.dra.nodes import TargetNode
-from berth_operator.core.dra.pools import NodePools, SliceIndex, gather
-from berth_operator.core.dra.results import Allocation
-from berth_operator.core.dra.search import MAX_STEPS
+from berth_operator.core.claims.allocation.allocator import allocate
+from berth_operator.core.claims.allocation.results import Allocation
+from berth_operator.core.claims.allocation.search import MAX_STEPS
+from berth_operator.core.claims.objects import requests, slices
+from berth_operator.core.claims.objects.allocated import Allocated
+from berth_operator.core.claims.objects.nodes import TargetNode
+from berth_operator.core.claims.pools.pools import NodePools, SliceIndex, gather
 
 Object = dict[str, Any]
 

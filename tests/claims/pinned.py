@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from berth_operator.core.dra import closeness
+from berth_operator.core.claims.allocation import closeness
 
 Object = dict[str, Any]
 

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from berth_operator.core.dra import requests, slices
-from berth_operator.core.dra.allocated import Allocated
-from berth_operator.core.dra.allocator import allocate
-from berth_operator.core.dra.amounts import ExactQuantity
-from berth_operator.core.dra.errors import AllocationError, InvalidPoolsError, TooMuchWorkError
-from berth_operator.core.dra.features import Features
-from berth_operator.core.dra.nodes import TargetNode
-from berth_operator.core.dra.pools import SliceIndex, gather
-from berth_operator.core.dra.preference import Preference
-from berth_operator.core.dra.slices import DeviceID
+from berth_operator.core.claims.allocation.allocator import allocate
+from berth_operator.core.claims.allocation.preference import Preference
+from berth_operator.core.claims.bounds.errors import AllocationError, InvalidPoolsError, TooMuchWorkError
+from berth_operator.core.claims.objects import requests, slices
+from berth_operator.core.claims.objects.allocated import Allocated
+from berth_operator.core.claims.objects.amounts import ExactQuantity
+from berth_operator.core.claims.objects.features import Features
+from berth_operator.core.claims.objects.nodes import TargetNode
+from berth_operator.core.claims.objects.slices import DeviceID
+from berth_operator.core.claims.pools.pools import SliceIndex, gather
 from berth_operator.core.fleet import claim_choice
 
 Object = Mapping[str, Any]

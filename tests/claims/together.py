@@ -13,7 +13,7 @@ from berth_api.names import DRA_DRIVER
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from tests.claims import own, scenario

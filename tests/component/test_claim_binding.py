@@ -17,14 +17,14 @@ from berth_operator.binding.prebind.claim_objects import FINALIZER, ResourceClai
 from berth_operator.binding.prebind.claim_writer import TRIES
 from berth_operator.binding.prebind.claims import TIMEOUT, ClaimBinder
 from berth_operator.binding.upkeep import doubled_claims
+from berth_operator.core.claims.allocation.results import Allocation, Result
+from berth_operator.core.claims.objects import requests, slices, status
+from berth_operator.core.claims.objects.amounts import ExactQuantity
+from berth_operator.core.claims.objects.requests import Config, DeviceClass
+from berth_operator.core.claims.objects.slices import PoolID
+from berth_operator.core.claims.objects.status import ClaimState
 from berth_operator.core.decision.cycle import Placement
-from berth_operator.core.dra import requests, slices, status
-from berth_operator.core.dra.amounts import ExactQuantity
-from berth_operator.core.dra.requests import Config, DeviceClass
-from berth_operator.core.dra.results import Allocation, Result
-from berth_operator.core.dra.slices import PoolID
-from berth_operator.core.dra.status import ClaimState
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.values.pod_claims import PodClaims
 from berth_operator.state.cache.cluster import Cluster
 from tests.component.claim_server import LAG, TOOK_PLACE, Server
@@ -64,7 +64,7 @@ class World:
         self.binder = ClaimBinder(
             api=self.server, cluster=self.cluster, lease="berth", term=lambda: self.term, fenced=True
         )
-        self.cluster.claims.on_change = self.binder.changed
+        self.cluster.claim_tracker.on_change = self.binder.changed
         self.cluster.node_cache.put_node(node())
         self.watch.put_slice(resource_slice(gpu(0), gpu(1)))
         self.put_pod("p")

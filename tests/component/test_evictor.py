@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.controllers.lifecycle.evictor import AGAIN, PATIENCE, PERIOD, Evictor
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects.cards import MAX_CARDS
 from berth_operator.state.watches.claims import ResourceClaims

@@ -7,7 +7,7 @@ import pytest
 
 from berth_api import names
 from berth_api.allocation import mig
-from berth_operator.core.dra import status
+from berth_operator.core.claims.objects import status
 from tests.component.claim_server import LAG
 from tests.component.test_scheduling_with_claims import Claims
 from tests.component.world import Raw, refusal

@@ -11,9 +11,9 @@ from berth_api import names
 from berth_api.names import DRA_DRIVER
 from berth_client.errors import ApiError
 from berth_operator.binding.prebind.claims import CONDITIONS_TIMEOUT, TIMEOUT
+from berth_operator.core.claims.objects import status
 from berth_operator.core.decision.gang import NOT_FINISHED
-from berth_operator.core.dra import status
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
 from tests.claims import own, together
 from tests.component import claim_server

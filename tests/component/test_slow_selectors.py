@@ -10,9 +10,9 @@ import pytest
 from berth_api import names
 from berth_operator.binding.selectors.process import Evaluated, SelectorProcess, StartError, WorkerError
 from berth_operator.binding.selectors.slow import MAX_TRIES, SlowSelectors
-from berth_operator.core.dra import status
-from berth_operator.core.dra.selectors import DeviceView
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.claims.objects import status
+from berth_operator.core.claims.selectors import DeviceView
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
 from tests.component import claim_server
 from tests.component.claim_server import LAG

@@ -38,7 +38,7 @@ from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
 from berth_operator.apis.visibility.visibility_server import MIN_COMPRESSED, Leading, VisibilityServer
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.metrics import counters
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings

@@ -160,8 +160,10 @@ class World:
             cluster=self.cluster,
             preemptor=preemptor,
             pods=self.server,
-            volumes=volumes,
-            claims=ClaimBinder(api=self.server, cluster=self.cluster, lease="l", term=lambda: self.term, fenced=False),
+            volume_binder=volumes,
+            claim_binder=ClaimBinder(
+                api=self.server, cluster=self.cluster, lease="l", term=lambda: self.term, fenced=False
+            ),
             reporter=self.reporter,
             attempts=attempts,
             policy=lambda _scheduler: Policy(),
@@ -183,7 +185,7 @@ class World:
 
     def pod(self, name: str, *claims: str, **fields: Any) -> None:
         volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
-        self.cluster.put_pending(pod(name, volumes=volumes, **fields))
+        self.cluster.put_pending(pod(name, volume_binder=volumes, **fields))
 
     def path(self, claim: str) -> str:
         return f"/api/v1/namespaces/ns/persistentvolumeclaims/{claim}"
@@ -447,7 +449,7 @@ async def test_a_bound_pod_keeps_what_it_holds_and_nothing_that_it_was_promised(
     world.pod("p", "claim")
     await asyncio.sleep(5)
     volumes = [{"name": "claim", "persistentVolumeClaim": {"claimName": "claim"}}]
-    world.cluster.put_bound(pod("p", volumes=volumes, on="node"))
+    world.cluster.put_bound(pod("p", volume_binder=volumes, on="node"))
     charge = world.cluster.fleet.charges["uid-p"]
     assert (bool(charge.mounts), bool(charge.volumes)) == (True, False)
 

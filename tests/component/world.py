@@ -331,8 +331,10 @@ class World:
             cluster=self.cluster,
             preemptor=self.preemptor,
             pods=self.api,
-            volumes=VolumeBinder(api=self.api, cluster=self.cluster, timeout=600),
-            claims=ClaimBinder(api=self.api, cluster=self.cluster, lease="berth", term=lambda: self.term, fenced=False),
+            volume_binder=VolumeBinder(api=self.api, cluster=self.cluster, timeout=600),
+            claim_binder=ClaimBinder(
+                api=self.api, cluster=self.cluster, lease="berth", term=lambda: self.term, fenced=False
+            ),
             reporter=self.reporter,
             attempts=self.attempts,
             policy=lambda scheduler: self.policies[scheduler],

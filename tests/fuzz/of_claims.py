@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from berth_client import wire
 from berth_client.wire import WireError
 from berth_operator.binding.prebind import stored_claims
-from berth_operator.core.dra import slices
-from berth_operator.core.dra.errors import AllocationError
-from berth_operator.core.dra.fields import FieldError
-from berth_operator.core.dra.selectors import LIMITED_STEPS, MAX_EXPRESSION, Selector, SelectorError, StepsError
+from berth_operator.core.claims.bounds.errors import AllocationError
+from berth_operator.core.claims.objects import slices
+from berth_operator.core.claims.objects.fields import FieldError
+from berth_operator.core.claims.selectors import LIMITED_STEPS, MAX_EXPRESSION, Selector, SelectorError, StepsError
 from tests.claims import objects
 from tests.claims.objects import Object
 from tests.fuzz import inputs

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from berth_operator.core.dra.fields import FieldError
+from berth_operator.core.claims.objects.fields import FieldError
 from berth_operator.core.values.pod_admission import PriorityClass
 from berth_operator.state.objects import pod_sets, workloads
 from berth_operator.state.objects.pod_sets import Templates, UnknownFlavorError

@@ -32,9 +32,9 @@ from berth_operator.apis.webhook.review import ReviewError, responders
 from berth_operator.apis.webhook.validation import Validation
 from berth_operator.commands import snapshots, workload
 from berth_operator.commands.errors import InputError
+from berth_operator.core.claims.selectors import SelectorError, compile_selector
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra.selectors import SelectorError, compile_selector
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.metrics.gpu import exposition
 from berth_operator.metrics.gpu.answers import AnswerError, vector

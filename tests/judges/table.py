@@ -12,7 +12,7 @@ _DECISIONS: Final = (
 )
 _DRIVER: Final = ("agent/berth_agent/dra/", "agent/berth_agent/kubelet/", "tests/node/")
 _PARTITIONS: Final = ("agent/berth_agent/dra/", "agent/berth_agent/vendors/nvidia/partitions/")
-_CLAIMS: Final = ("operator/berth_operator/core/dra/", "operator/berth_operator/core/fleet/dra/")
+_CLAIMS: Final = ("operator/berth_operator/core/claims/", "operator/berth_operator/core/fleet/claims/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

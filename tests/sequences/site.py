@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from berth_api.objects.leader_lease import LeaderLeaseStatus
-from berth_operator.core.dra import status
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.claims.objects import status
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
 from tests.component import claim_server
 from tests.component.extender_stage import Stage

@@ -85,8 +85,8 @@ class GangBinder:
         *,
         cluster: Cluster,
         preemptor: Preemptor,
-        volumes: VolumeBinder,
-        claims: ClaimBinder,
+        volume_binder: VolumeBinder,
+        claim_binder: ClaimBinder,
         reporter: Reporter,
         attempts: Attempts,
         policy: Callable[[str], Policy],
@@ -96,7 +96,7 @@ class GangBinder:
         turn: Turn,
     ) -> None:
         self._cluster, self._reporter = cluster, reporter
-        self._volumes, self._claims = volumes, claims
+        self._volume_binder, self._claim_binder = volume_binder, claim_binder
         self._preemptor, self._attempts = preemptor, attempts
         self._policy, self._lease, self._binds, self._promises = policy, lease, binds, promises
         self._turn = turn
@@ -184,13 +184,13 @@ class GangBinder:
         # All members have to reach the volumes of claims that were bound for one of them.
         for placement in placements if all_bound else ():
             try:
-                self._volumes.check(placement)
+                self._volume_binder.check(placement)
             except VolumeError as error:
                 self._reporter.refused(placement.pod, str(error))
                 all_bound = False
         if not all_bound:
             for placement in claiming:
-                await self._claims.release(placement, lambda: self._binds.leads(term))
+                await self._claim_binder.release(placement, lambda: self._binds.leads(term))
             self._attempts.failed(placement.pod for placement in placements)
             for placement in placements:
                 self._cluster.placements.forget(placement.pod.uid)
@@ -205,8 +205,8 @@ class GangBinder:
     async def _bind_claims_of(self, placement: Placement, term: int, failed: list[PreBindError]) -> None:
         """Bind a member's claims; give up when another member fails, which may have to allocate a shared claim."""
         try:
-            await self._volumes.bind(placement, lambda: self._binds.leads(term))
-            await self._claims.bind(placement, lambda: self._binds.leads(term) and not failed)
+            await self._volume_binder.bind(placement, lambda: self._binds.leads(term))
+            await self._claim_binder.bind(placement, lambda: self._binds.leads(term) and not failed)
         except PreBindError as error:
             failed.append(error)
             raise

@@ -69,8 +69,8 @@ class Scheduler:
         cluster: Cluster,
         preemptor: Preemptor,
         pods: binder.PodBinder,
-        volumes: VolumeBinder,
-        claims: ClaimBinder,
+        volume_binder: VolumeBinder,
+        claim_binder: ClaimBinder,
         reporter: Reporter,
         attempts: Attempts,
         policy: Callable[[str], Policy],
@@ -94,7 +94,7 @@ class Scheduler:
         the loop does. `cpu` returns the seconds of CPU time of the loop's thread.
         """
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
-        self._volumes, self._claims = volumes, claims
+        self._volume_binder, self._claim_binder = volume_binder, claim_binder
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
         self._confirmed = confirmed
         self._fits, self._inherited, self._work, self._attempts = fits, inherited, work, attempts
@@ -116,8 +116,8 @@ class Scheduler:
         self._gangs = GangBinder(
             cluster=cluster,
             preemptor=preemptor,
-            volumes=volumes,
-            claims=claims,
+            volume_binder=volume_binder,
+            claim_binder=claim_binder,
             reporter=reporter,
             attempts=attempts,
             policy=policy,
@@ -197,11 +197,11 @@ class Scheduler:
 
     async def drain(self) -> bool:
         """Stop waiting for volumes and claims, wait for the binds in flight, and return whether all were answered."""
-        self._volumes.end()
-        self._claims.end()
+        self._volume_binder.end()
+        self._claim_binder.end()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=DRAIN)
-        return not (self._tasks or self._unanswered or self._claims.unanswered)
+        return not (self._tasks or self._unanswered or self._claim_binder.unanswered)
 
     @contextlib.contextmanager
     def _plugin_failures(self, unit: PendingPod | Gang) -> Iterator[None]:
@@ -294,7 +294,7 @@ class Scheduler:
         claims = self._cluster.fleet.claims
         claiming = [pod for pod in pods if pod.request.claims or claims.extended_of(pod.uid)]
         if claiming and dynamic_resources in failure.rejected_by and self._turn.is_complete:
-            self.start_task(self._claims.deallocate(claiming, lambda: self.leads(term)))
+            self.start_task(self._claim_binder.deallocate(claiming, lambda: self.leads(term)))
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine concurrently with decisions; an unexpected exception ends the process."""
@@ -319,8 +319,8 @@ class Scheduler:
         self._binds.release()
         await self._confirmed(term)
         try:
-            await self._volumes.bind(placement, lambda: self.leads(term))
-            await self._claims.bind(placement, lambda: self.leads(term))
+            await self._volume_binder.bind(placement, lambda: self.leads(term))
+            await self._claim_binder.bind(placement, lambda: self.leads(term))
         except GoneError:
             self._attempts.failed((placement.pod,))
             self._cluster.placements.forget(placement.pod.uid)
@@ -382,7 +382,7 @@ class Scheduler:
     async def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str, *, term: int) -> None:
         """Apply the outcome of a Binding, after the ResourceClaims of a pod that was refused are released."""
         if placement.claims and outcome in binder.REFUSALS:
-            await self._claims.release(placement, lambda: self.leads(term))
+            await self._claim_binder.release(placement, lambda: self.leads(term))
         self.apply_outcome(placement, outcome, why)
 
     def apply_outcome(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:

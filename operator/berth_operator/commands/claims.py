@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.workload import Document
-from berth_operator.core.dra import requests, status
-from berth_operator.core.dra.fields import FieldError
+from berth_operator.core.claims.objects import requests, status
+from berth_operator.core.claims.objects.fields import FieldError
 from berth_operator.state.watches.snapshot import RESOURCE_CLAIMS, Snapshot
 
 Object = dict[str, Any]

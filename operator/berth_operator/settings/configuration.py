@@ -25,9 +25,9 @@ from berth_base import documents
 from berth_base.allowed import Allowed
 from berth_base.documents import DocumentError
 from berth_operator.core import filters, scores
+from berth_operator.core.claims.objects.slices import PoolID
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, CLAIM_STRATEGIES, NODE_STRATEGIES, Policy
-from berth_operator.core.dra.slices import PoolID
-from berth_operator.core.fleet.dra.store import NO_POOLS, OwnPools
+from berth_operator.core.fleet.claims.store import NO_POOLS, OwnPools
 from berth_operator.core.fleet.namespaces import LIMITED, NO_LIMITS, NamespaceLimits
 from berth_operator.core.plugins import DevicePlugin
 from berth_operator.core.scores.genius import (

@@ -4,7 +4,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from berth_api.resources import quantity
-from berth_operator.core.dra.selectors import DeviceView, Version, parse_version
+from berth_operator.core.claims.selectors import DeviceView, Version, parse_version
 
 DEVICES: Final[list[dict[str, Any]]] = [
     {

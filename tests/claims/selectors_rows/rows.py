@@ -5,12 +5,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from berth_operator.core.dra.selectors import DeviceView, SelectorError, compile_selector
+from berth_operator.core.claims.selectors import DeviceView, SelectorError, compile_selector
 from tests.claims.selectors_rows.devices import DEVICES, view
 from tests.claims.selectors_rows.expressions import expressions
 from tests.claims.selectors_rows.grammar import random_expressions
 
-RECORDED: Final = Path(__file__).parents[2] / "unit" / "core" / "dra" / "selectors.json"
+RECORDED: Final = Path(__file__).parents[2] / "unit" / "core" / "claims" / "selectors.json"
 SEED: Final = 1
 RANDOM: Final = 2_600
 

@@ -12,7 +12,7 @@ import pytest
 from berth_client.errors import ApiError
 from berth_operator.binding.prebind import claim_objects
 from berth_operator.clients import kube
-from berth_operator.core.dra import status
+from berth_operator.core.claims.objects import status
 from devcluster import Arena, waiting
 from tests.integration.clients.conftest import ACCOUNT, ACTIVE_SECONDS
 from tests.integration.clients.test_fence import leases, set_term

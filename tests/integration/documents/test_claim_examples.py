@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from berth_operator.core.dra import requests
-from berth_operator.core.dra.selectors import compile_selector
+from berth_operator.core.claims.objects import requests
+from berth_operator.core.claims.selectors import compile_selector
 from devcluster import Arena
 from devcluster.control_plane.api import Manifest
 

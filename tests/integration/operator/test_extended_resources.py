@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_operator.core.dra import status
+from berth_operator.core.claims.objects import status
 from devcluster.control_plane.api import Manifest
 from tests.integration.operator.test_claims import GROUP
 from tests.integration.operator.test_claims_of_pods import Claims

@@ -9,10 +9,10 @@ import pytest
 from berth_api import names
 from berth_api.names import GPU_CORE
 from berth_operator.controllers.reconcile import status
+from berth_operator.core.claims.objects.slices import PoolID
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra.slices import PoolID
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import NodeView, StatusKind
 from berth_operator.state.watches import claims

@@ -9,7 +9,7 @@ from berth_api import names
 from berth_api.names import DRA_DRIVER, GPU_CORE
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.dra.store import EVERY_DRIVER, OwnPools
+from berth_operator.core.fleet.claims.store import EVERY_DRIVER, OwnPools
 from berth_operator.state.cache.cluster import Cluster
 from tests.claims.objects import request
 from tests.objects.builders import OFFERED, device, entry, every_pod, lease, node, pod

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api.names import DRA_DRIVER
+from berth_operator.core.claims.allocation.allocator import PREFERRED
+from berth_operator.core.claims.allocation.candidates import MAX_LOOKS
+from berth_operator.core.claims.allocation.narrowing import STEP
+from berth_operator.core.claims.allocation.preference import MAX_LOOKS as MAX_RANKED
+from berth_operator.core.claims.bounds.errors import NoWorkError, TooMuchWorkError
+from berth_operator.core.claims.pools.pools import MAX_SELECTORS
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import NOT_FINISHED
 from berth_operator.core.decision.gang_search import GangSearch, work_for
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra.allocator import PREFERRED
-from berth_operator.core.dra.candidates import MAX_LOOKS
-from berth_operator.core.dra.errors import NoWorkError, TooMuchWorkError
-from berth_operator.core.dra.narrowing import STEP
-from berth_operator.core.dra.pools import MAX_SELECTORS
-from berth_operator.core.dra.preference import MAX_LOOKS as MAX_RANKED
 from berth_operator.core.fleet import claim_choice, claim_counts
 from tests.claims import own, scenario, together
 from tests.claims.together import Board, Claims, Object, divided, in_order, split, splits

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import NOT_FINISHED, decide_gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from tests.claims.objects import exactly, first_available, request

@@ -10,8 +10,8 @@ from berth_operator.apis.visibility.sources import FleetRows
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.dra.answers import MAX_CHANGED, Answers
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.answers import MAX_CHANGED, Answers
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.values.controller_gangs import OWNED
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.tenants import Tenants

@@ -8,7 +8,7 @@ from berth_api.names import DRA_DRIVER
 from berth_operator.controllers.reconcile import status
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.dra.store import MAX_SLICES, OwnPools
+from berth_operator.core.fleet.claims.store import MAX_SLICES, OwnPools
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.listener import NoListener
 from berth_operator.state.cache.views import NodeView, StatusKind

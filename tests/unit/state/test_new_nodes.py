@@ -8,7 +8,7 @@ import pytest
 from berth_client import times
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import pods

@@ -14,7 +14,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import preempt
 from berth_operator.core.decision.promise import is_doubtful, promised
 from berth_operator.core.decision.reservation import lacking_resources
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.fleet.extended_resources import rows_by_class
 from berth_operator.core.values.pod_claims import NO_POD_CLAIMS
 from berth_operator.core.values.request import PendingPod

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from berth_operator.core.claims.objects.slices import PoolID
 from berth_operator.core.decision.cycle import MAX_COMPARED, Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra.slices import PoolID
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster

@@ -7,7 +7,7 @@ import pytest
 
 from berth_api import names
 from berth_api.values.selectors import Requirement
-from berth_operator.core.dra.fields import Field, FieldError
+from berth_operator.core.claims.objects.fields import Field, FieldError
 from berth_operator.core.values.pod_admission import PriorityClass
 from berth_operator.core.values.quota_workload import CheckState, PodSet, QuotaWorkload
 from berth_operator.state.objects import pod_sets, terms, topology_assignments, workloads

@@ -14,7 +14,7 @@ from berth_operator.apis.aggregated.frames import Form
 from berth_operator.apis.aggregated.openapi import V2, V3
 from berth_operator.apis.visibility.documents import DOCUMENTS, OBJECTS
 from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, KINDS, QUEUE, RowKind
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from tests.claims.objects import claim, request
 from tests.objects.builders import A100, pod, whole
 from tests.objects.resource_claims import NVIDIA_DRIVER, ClaimsInTurns, gpu, resource_slice

@@ -30,10 +30,10 @@ from berth_operator.clients.bucket import Bucket
 from berth_operator.core.advice.holders import held_by_claim, holds_devices
 from berth_operator.core.advice.remedies import Remedy
 from berth_operator.core.advice.waits import Wait, Waits, Why
+from berth_operator.core.claims.objects import near_names
 from berth_operator.core.decision import assigned
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
-from berth_operator.core.dra import near_names
 from berth_operator.core.fleet.nodes.cards import card_id
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.order import Place, places

@@ -27,6 +27,7 @@ from berth_operator.binding.evictions.moves import KeptCapacity, Moves
 from berth_operator.binding.evictions.node_taints import NodeTaints
 from berth_operator.binding.evictions.progress import EvictionProgress
 from berth_operator.binding.reports.reporter import Reporter
+from berth_operator.core.claims.bounds.errors import NoWorkError
 from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang, pods_of
@@ -56,7 +57,6 @@ from berth_operator.core.decision.preemption import (
     preempt,
 )
 from berth_operator.core.decision.rivals import took_place, took_places
-from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet import claim_counts
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod

@@ -11,12 +11,12 @@ from typing import Any, Final
 from berth_api import names
 from berth_api.values import keys
 from berth_operator.binding.prebind.changes import PreBindError
-from berth_operator.core.dra import requests, status
-from berth_operator.core.dra.extended import spec
-from berth_operator.core.dra.fields import Field, FieldError
-from berth_operator.core.dra.requests import ResourceClaim
-from berth_operator.core.dra.results import Allocation
-from berth_operator.core.dra.status import ClaimState
+from berth_operator.core.claims.allocation.results import Allocation
+from berth_operator.core.claims.objects import requests, status
+from berth_operator.core.claims.objects.extended import spec
+from berth_operator.core.claims.objects.fields import Field, FieldError
+from berth_operator.core.claims.objects.requests import ResourceClaim
+from berth_operator.core.claims.objects.status import ClaimState
 from berth_operator.core.values.request import PendingPod
 
 Object = dict[str, Any]

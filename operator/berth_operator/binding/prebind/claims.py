@@ -30,9 +30,9 @@ from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimEr
 from berth_operator.binding.prebind.claim_writer import ClaimWriter, ResourceClaimApi
 from berth_operator.binding.prebind.extended_claims import ExtendedClaims
 from berth_operator.binding.prebind.reservations import ClaimReservations, ClaimTurn
+from berth_operator.core.claims.allocation.results import Allocation
+from berth_operator.core.claims.bounds.errors import NodeError
 from berth_operator.core.decision.cycle import Placement
-from berth_operator.core.dra.errors import NodeError
-from berth_operator.core.dra.results import Allocation
 from berth_operator.core.fleet.overbooking import overbooked
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster

@@ -17,9 +17,9 @@ from berth_operator.binding.prebind import claim_objects
 from berth_operator.binding.prebind.changes import GoneError
 from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
 from berth_operator.binding.prebind.claim_writer import ClaimWriter
-from berth_operator.core.dra.extended import RequestMapping
-from berth_operator.core.dra.requests import ResourceClaim
-from berth_operator.core.fleet.dra.store import Claims
+from berth_operator.core.claims.objects.extended import RequestMapping
+from berth_operator.core.claims.objects.requests import ResourceClaim
+from berth_operator.core.fleet.claims.store import Claims
 from berth_operator.core.values.request import PendingPod
 
 TRIES: Final = 5

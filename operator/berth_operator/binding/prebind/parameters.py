@@ -13,7 +13,7 @@ from berth_client.wire import WireError
 from berth_operator.binding.prebind import claim_objects, stored_claims
 from berth_operator.binding.prebind.claim_objects import ResourceClaimError
 from berth_operator.binding.prebind.stored_claims import StoredConfig
-from berth_operator.core.dra.results import Allocation
+from berth_operator.core.claims.allocation.results import Allocation
 
 Object = dict[str, Any]
 

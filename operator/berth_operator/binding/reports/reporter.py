@@ -20,10 +20,10 @@ from berth_operator.binding.reports import device_events
 from berth_operator.binding.reports.events import Event, EventQueue, Subject, event_name
 from berth_operator.binding.reports.in_flight_binds import InFlightBinds
 from berth_operator.binding.reports.waiting_pods import Reason, WaitingPodApi, WaitingPods
+from berth_operator.core.claims.objects import near_names
+from berth_operator.core.claims.objects.status import ClaimState
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.messages import SCHEDULER_ERROR
-from berth_operator.core.dra import near_names
-from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.state.objects.devices import DeviceRecord

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from berth_operator.core.dra.selectors import DeviceView, SelectorError, compile_selector
+from berth_operator.core.claims.selectors import DeviceView, SelectorError, compile_selector
 
 MAX_MEMORY: Final = 256 * 2**20
 """Bytes of address space."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth_operator.binding.selectors.evaluate import HEADER
-from berth_operator.core.dra.selectors import DeviceView
+from berth_operator.core.claims.selectors import DeviceView
 
 TIMEOUT: Final = 120.0
 """Seconds for a job, which takes a few at most: the process is killed after that."""

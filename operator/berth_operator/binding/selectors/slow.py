@@ -12,8 +12,8 @@ import structlog
 
 from berth_api.values.backoff import ExponentialBackoff
 from berth_operator.binding.selectors.process import Evaluated, SelectorProcess, StartError, WorkerError
-from berth_operator.core.dra.offload import Job, Offload
-from berth_operator.core.dra.selectors import DeviceView
+from berth_operator.core.claims.matching.offload import Job, Offload
+from berth_operator.core.claims.selectors import DeviceView
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from berth_operator.core.dra.slices import DeviceID
-from berth_operator.core.dra.status import ClaimState
+from berth_operator.core.claims.objects.slices import DeviceID
+from berth_operator.core.claims.objects.status import ClaimState
 from berth_operator.state.cache.cluster import Cluster
 
 PERIOD: Final = 0.5

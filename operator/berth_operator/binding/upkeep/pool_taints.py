@@ -17,7 +17,7 @@ from berth_api import names
 from berth_client.errors import ApiError, CallError
 from berth_client.objects import Object
 from berth_client.refusals import is_for_good
-from berth_operator.core.fleet.dra.store import EVERY_DRIVER, OwnPools
+from berth_operator.core.fleet.claims.store import EVERY_DRIVER, OwnPools
 
 PERIOD: Final = 15.0
 """Seconds between two checks."""

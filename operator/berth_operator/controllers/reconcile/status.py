@@ -16,7 +16,7 @@ from berth_operator.controllers.reconcile import sums
 from berth_operator.controllers.reconcile.refusals import NOTHING_REFUSED, Refusals
 from berth_operator.core.advice.card_amounts import free_amounts
 from berth_operator.core.fleet.claim_charges import is_of_claim
-from berth_operator.core.fleet.dra.store import MAX_SLICES
+from berth_operator.core.fleet.claims.store import MAX_SLICES
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
 from berth_operator.core.fleet.nodes.cards import card_id, is_counted, is_listed, is_unlocated, shown_minors
 from berth_operator.core.values.charge import Charge

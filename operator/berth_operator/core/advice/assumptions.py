@@ -18,6 +18,7 @@ import numpy as np
 from berth_api.allocation import Grant
 from berth_api.objects.visibility import LackingCard, LackingNode
 from berth_operator.core.advice.lacking import is_share
+from berth_operator.core.claims.bounds.errors import NoWorkError
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.departures import Departures
@@ -25,7 +26,6 @@ from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.gang_preemption import preempt_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import preempt
-from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import DeviceInventory, NodeInfo
 from berth_operator.core.values.request import PendingPod

@@ -19,18 +19,18 @@ import numpy as np
 from berth_api import names
 from berth_api.objects.visibility import ClaimDevices, LeftOut, RequestedDevices
 from berth_api.values import keys
+from berth_operator.core.claims.allocation.choices import Choices, prevented
+from berth_operator.core.claims.allocation.plans import Context, RequestPlan
+from berth_operator.core.claims.bounds.errors import AllocationError, NoWorkError
+from berth_operator.core.claims.objects import capacity, extended, features, near_names
+from berth_operator.core.claims.objects.allocated import Allocated
+from berth_operator.core.claims.objects.amounts import ExactQuantity
+from berth_operator.core.claims.objects.capacity import CapacityError
+from berth_operator.core.claims.objects.requests import ALL, EXACT, DeviceClass, Request, ResourceClaim
+from berth_operator.core.claims.objects.slices import CounterID, Device, DeviceID
+from berth_operator.core.claims.objects.status import ClaimState
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra import capacity, extended, features, near_names
-from berth_operator.core.dra.allocated import Allocated
-from berth_operator.core.dra.amounts import ExactQuantity
-from berth_operator.core.dra.capacity import CapacityError
-from berth_operator.core.dra.choices import Choices, prevented
-from berth_operator.core.dra.errors import AllocationError, NoWorkError
-from berth_operator.core.dra.plans import Context, RequestPlan
-from berth_operator.core.dra.requests import ALL, EXACT, DeviceClass, Request, ResourceClaim
-from berth_operator.core.dra.slices import CounterID, Device, DeviceID
-from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.filters import dynamic_resources, resource_claims
 from berth_operator.core.fleet import claim_choice, claim_counts, extended_resources
 from berth_operator.core.fleet.fleet import Fleet

@@ -11,10 +11,10 @@ from berth_api.allocation import Grant, mig
 from berth_api.allocation.held import CARD
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.objects.visibility import InstancePlacement
-from berth_operator.core.dra.amounts import UNIT
-from berth_operator.core.dra.slices import Device
-from berth_operator.core.dra.status import ClaimState
-from berth_operator.core.fleet.dra.matching import match
+from berth_operator.core.claims.objects.amounts import UNIT
+from berth_operator.core.claims.objects.slices import Device
+from berth_operator.core.claims.objects.status import ClaimState
+from berth_operator.core.fleet.claims.matching import match
 from berth_operator.core.fleet.fleet import Fleet
 
 MEMORY_SLICE: Final = "memory-slice-"

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.advice import new_nodes
+from berth_operator.core.claims.bounds.work import Work
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra.work import Work
 from berth_operator.core.filters import Filter, dynamic_resources
 from berth_operator.core.fleet import claim_choice, claim_counts
 from berth_operator.core.fleet.fleet import Fleet

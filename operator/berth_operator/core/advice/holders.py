@@ -13,7 +13,7 @@ from berth_api.objects.visibility import Exceeding, HeldPart, HoldingPod, Instan
 from berth_api.values import keys
 from berth_operator.core.advice.claimed_parts import claimed_parts
 from berth_operator.core.decision.promise import is_promised
-from berth_operator.core.fleet.dra.store import claim_uid
+from berth_operator.core.fleet.claims.store import claim_uid
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import is_pod
 from berth_operator.core.fleet.nodes.cards import card_id, is_listed, shown_minors

@@ -19,6 +19,7 @@ from typing import Final
 
 from berth_operator.core.advice.free_report import Left, Place, free_capacity, unused
 from berth_operator.core.advice.simulated_queue import SimulatedQueue, Unit
+from berth_operator.core.claims.bounds.errors import NoWorkError
 from berth_operator.core.decision import promise, reservation, reservation_note
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
@@ -36,7 +37,6 @@ from berth_operator.core.decision.preemption import (
     preempt,
 )
 from berth_operator.core.decision.reservation import NodeReservation, reserve
-from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge

@@ -4,10 +4,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from berth_api.values import keys
+from berth_operator.core.claims.objects import status
 from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, pods_of
-from berth_operator.core.dra import status
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue import waking
 from berth_operator.core.queue.queue import Queue

@@ -19,6 +19,7 @@ from berth_api.allocation import Grant
 from berth_api.names import MODEL_GLOBS, MODEL_LABEL
 from berth_api.request import is_device, nearest
 from berth_api.values.selectors import IN
+from berth_operator.core.claims.objects import near_names
 from berth_operator.core.decision import autoscaling
 from berth_operator.core.decision.messages import (
     INVALID_REQUEST,
@@ -30,7 +31,6 @@ from berth_operator.core.decision.messages import (
 )
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats, Ranking, Term, rank
-from berth_operator.core.dra import near_names
 from berth_operator.core.filters import Filter, Passes, dynamic_resources, node_affinity, unresolvable
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet import claim_choice, claim_counts, volume_choice

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Self
 
+from berth_operator.core.claims.bounds.work import Work
 from berth_operator.core.decision import cycle
-from berth_operator.core.dra.work import Work
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import claim_counts
-from berth_operator.core.fleet.dra.store import claim_uid
+from berth_operator.core.fleet.claims.store import claim_uid
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PodRequest

@@ -24,6 +24,7 @@ import numpy as np
 from berth_api.names import MIXED_GPUS
 from berth_api.request import DeviceRequest
 from berth_api.resources import CPU, MEMORY
+from berth_operator.core.claims.bounds.errors import NoWorkError, TooMuchWorkError
 from berth_operator.core.decision import alike, capacity, gang_search, topology
 from berth_operator.core.decision.alike import ANY as ANY_CHOICE
 from berth_operator.core.decision.cycle import Failure, Placement, decide, failure, feasible, refusing
@@ -33,9 +34,8 @@ from berth_operator.core.decision.messages import POD_GROUP_NOT_READY, SCHEDULER
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.decision.topology import Domain, DomainError
-from berth_operator.core.dra.errors import NoWorkError, TooMuchWorkError
 from berth_operator.core.fleet import claim_counts, claim_products
-from berth_operator.core.fleet.dra.answers import MAX_REQUESTS
+from berth_operator.core.fleet.claims.answers import MAX_REQUESTS
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.fleet.nodes.labels import ABSENT, Numbers

@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from berth_operator.core.claims.objects import status
+from berth_operator.core.claims.objects.status import ClaimState
 from berth_operator.core.decision.cycle import Placement
-from berth_operator.core.dra import status
-from berth_operator.core.dra.status import ClaimState
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.mounts import PodVolumes
 from berth_operator.core.values.request import PodRequest

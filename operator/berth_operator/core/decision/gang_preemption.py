@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core import filters
+from berth_operator.core.claims.bounds.errors import NoWorkError
 from berth_operator.core.decision import alike
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement
@@ -40,7 +41,6 @@ from berth_operator.core.decision.preemption import (
     leaving,
     victims_by_rank,
 )
-from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.filters import namespace_limits
 from berth_operator.core.fleet import extended_resources
 from berth_operator.core.fleet.fleet import Fleet

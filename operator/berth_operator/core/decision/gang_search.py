@@ -21,17 +21,17 @@ import numpy as np
 
 from berth_api.names import GPU
 from berth_operator.core import allocators
+from berth_operator.core.claims.bounds.errors import NoWorkError, TooMuchWorkError
+from berth_operator.core.claims.objects.requests import Alternatives, Constraint
+from berth_operator.core.claims.objects.status import used_by
 from berth_operator.core.decision import capacity, gang_cards
 from berth_operator.core.decision.cycle import Placement, feasible, place_on
 from berth_operator.core.decision.gang_charges import ChargedMembers
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra.errors import NoWorkError, TooMuchWorkError
-from berth_operator.core.dra.requests import Alternatives, Constraint
-from berth_operator.core.dra.status import used_by
 from berth_operator.core.filters import dynamic_resources
 from berth_operator.core.fleet import claim_choice, claim_counts, extended_resources
 from berth_operator.core.fleet.arrays.column_cache import ALL
-from berth_operator.core.fleet.dra.answers import DeviceKind
+from berth_operator.core.fleet.claims.answers import DeviceKind
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from berth_operator.core import allocators
+from berth_operator.core.claims.bounds.errors import NoWorkError
 from berth_operator.core.decision import capacity
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.claim_bounds import LOWEST_PRIORITY, OFFSET
@@ -29,7 +30,6 @@ from berth_operator.core.decision.cycle import feasible
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.victims import is_local
 from berth_operator.core.decision.what_if import WhatIf
-from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet import claim_counts, extended_resources
 from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet

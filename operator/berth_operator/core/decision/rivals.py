@@ -6,12 +6,12 @@ fits if nothing else is in its way. Then the place was not lost: Berth gave it a
 
 from collections.abc import Sequence
 
+from berth_operator.core.claims.bounds.work import Work
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.departures import MAX_WORK, Departures
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import nominated_fit
-from berth_operator.core.dra.work import Work
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge

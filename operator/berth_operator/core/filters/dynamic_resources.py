@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.dra.errors import INVALID_POOLS
+from berth_operator.core.claims.bounds.errors import INVALID_POOLS
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import claim_counts, extended_resources

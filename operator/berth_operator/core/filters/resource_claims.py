@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.dra.status import ClaimState
+from berth_operator.core.claims.objects.status import ClaimState
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import claim_counts

@@ -5,10 +5,10 @@ from typing import Final
 
 from berth_api.allocation import Grant
 from berth_api.values import keys
-from berth_operator.core.dra.slices import DeviceID
-from berth_operator.core.dra.status import ClaimState
-from berth_operator.core.fleet.dra.matching import CardIndex, CardKey, Match, match
-from berth_operator.core.fleet.dra.store import CHARGE_MARK, claim_uid
+from berth_operator.core.claims.objects.slices import DeviceID
+from berth_operator.core.claims.objects.status import ClaimState
+from berth_operator.core.fleet.claims.matching import CardIndex, CardKey, Match, match
+from berth_operator.core.fleet.claims.store import CHARGE_MARK, claim_uid
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import BEYOND
 from berth_operator.core.values import ending

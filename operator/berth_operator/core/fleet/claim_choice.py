@@ -4,7 +4,7 @@
     claim_choice.choose(fleet, row, pod, grants)      ->  PodClaims, or None if the search on the row found nothing
     claim_choice.choose_together(fleet, row, pods)    ->  the PodClaims of several pods, or None
 
-The allocator of `core.dra` does the search. It runs only on the row with the highest score. If it finds nothing, it
+The allocator of `core.claims` does the search. It runs only on the row with the highest score. If it finds nothing, it
 runs on the next row. The reason is cached for the row until something changes there.
 """
 
@@ -15,23 +15,29 @@ from itertools import count, islice
 from typing import Final
 
 from berth_api.allocation import Grant
-from berth_operator.core.dra import allocator
-from berth_operator.core.dra.allocated import Allocated
-from berth_operator.core.dra.choices import prevented
-from berth_operator.core.dra.errors import AllocationError, ClaimError, NodeError, NoWorkError, TooMuchWorkError
-from berth_operator.core.dra.extended import RequestMapping
-from berth_operator.core.dra.plans import Order, RequestPlan
-from berth_operator.core.dra.pools import MAX_SELECTORS
-from berth_operator.core.dra.preference import Preference
-from berth_operator.core.dra.requests import ALL
-from berth_operator.core.dra.results import Allocation
-from berth_operator.core.dra.slices import Device
-from berth_operator.core.dra.status import ClaimState
+from berth_operator.core.claims.allocation import allocator
+from berth_operator.core.claims.allocation.choices import prevented
+from berth_operator.core.claims.allocation.plans import Order, RequestPlan
+from berth_operator.core.claims.allocation.preference import Preference
+from berth_operator.core.claims.allocation.results import Allocation
+from berth_operator.core.claims.bounds.errors import (
+    AllocationError,
+    ClaimError,
+    NodeError,
+    NoWorkError,
+    TooMuchWorkError,
+)
+from berth_operator.core.claims.objects.allocated import Allocated
+from berth_operator.core.claims.objects.extended import RequestMapping
+from berth_operator.core.claims.objects.requests import ALL
+from berth_operator.core.claims.objects.slices import Device
+from berth_operator.core.claims.objects.status import ClaimState
+from berth_operator.core.claims.pools.pools import MAX_SELECTORS
 from berth_operator.core.fleet import claim_charges, extended_resources
 from berth_operator.core.fleet.claim_counts import LOOK, key_of, kind_of, matches, refusal, states
-from berth_operator.core.fleet.dra.matching import NO_MATCH
-from berth_operator.core.fleet.dra.node_devices import NodeDevices
-from berth_operator.core.fleet.dra.withheld import Held
+from berth_operator.core.fleet.claims.matching import NO_MATCH
+from berth_operator.core.fleet.claims.node_devices import NodeDevices
+from berth_operator.core.fleet.claims.withheld import Held
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.held_devices import held_devices
 from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims

@@ -11,23 +11,23 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.request import CARD
-from berth_operator.core.dra import capacity
-from berth_operator.core.dra.allocated import Allocated
-from berth_operator.core.dra.capacity import CapacityError
-from berth_operator.core.dra.errors import AllocationError, NoWorkError
-from berth_operator.core.dra.nodes import NAME
-from berth_operator.core.dra.plans import MAX_DEVICES
-from berth_operator.core.dra.preference import MAX_RANKED
-from berth_operator.core.dra.requests import ALL, Alternatives, Request
-from berth_operator.core.dra.results import MAX_SUBREQUESTS
-from berth_operator.core.dra.selected import SelectorPair
-from berth_operator.core.dra.slices import Device
-from berth_operator.core.dra.status import ClaimState
-from berth_operator.core.dra.stock import Stock
+from berth_operator.core.claims.allocation.plans import MAX_DEVICES
+from berth_operator.core.claims.allocation.preference import MAX_RANKED
+from berth_operator.core.claims.allocation.results import MAX_SUBREQUESTS
+from berth_operator.core.claims.bounds.errors import AllocationError, NoWorkError
+from berth_operator.core.claims.matching.selected import SelectorPair
+from berth_operator.core.claims.objects import capacity
+from berth_operator.core.claims.objects.allocated import Allocated
+from berth_operator.core.claims.objects.capacity import CapacityError
+from berth_operator.core.claims.objects.nodes import NAME
+from berth_operator.core.claims.objects.requests import ALL, Alternatives, Request
+from berth_operator.core.claims.objects.slices import Device
+from berth_operator.core.claims.objects.status import ClaimState
+from berth_operator.core.claims.pools.stock import Stock
 from berth_operator.core.fleet import extended_resources, node_terms
-from berth_operator.core.fleet.dra.answers import DeviceCounts, DeviceKind
-from berth_operator.core.fleet.dra.node_devices import NodeDevices
-from berth_operator.core.fleet.dra.withheld import NOTHING_HELD, Held
+from berth_operator.core.fleet.claims.answers import DeviceCounts, DeviceKind
+from berth_operator.core.fleet.claims.node_devices import NodeDevices
+from berth_operator.core.fleet.claims.withheld import NOTHING_HELD, Held
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.held_devices import held_devices
 from berth_operator.core.fleet.nodes.cards import Indices, Mask

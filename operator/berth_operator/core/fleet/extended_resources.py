@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from berth_api.request import vendor_of
-from berth_operator.core.dra import extended
-from berth_operator.core.dra.extended import RequestMapping
-from berth_operator.core.dra.requests import Alternatives, ResourceClaim
-from berth_operator.core.dra.results import Allocation
-from berth_operator.core.dra.status import ClaimState
+from berth_operator.core.claims.allocation.results import Allocation
+from berth_operator.core.claims.objects import extended
+from berth_operator.core.claims.objects.extended import RequestMapping
+from berth_operator.core.claims.objects.requests import Alternatives, ResourceClaim
+from berth_operator.core.claims.objects.status import ClaimState
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.inventory import DEFAULT_VENDOR

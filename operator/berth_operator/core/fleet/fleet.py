@@ -22,7 +22,7 @@ from berth_api.request.isolation import MPS
 from berth_api.request.model import NO_ALIASES, ModelAliases, ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import SizedCache
-from berth_operator.core.dra.status import ClaimState
+from berth_operator.core.claims.objects.status import ClaimState
 from berth_operator.core.fleet.arrays import columns
 from berth_operator.core.fleet.arrays.column_cache import ALL, ColumnCache, Rows, pick
 from berth_operator.core.fleet.arrays.columns import sealed
@@ -31,7 +31,7 @@ from berth_operator.core.fleet.arrays.copy_on_write import CopyOnWrite
 from berth_operator.core.fleet.arrays.intern_table import InternTable
 from berth_operator.core.fleet.arrays.keyed_masks import KeyedMasks
 from berth_operator.core.fleet.arrays.prepared import Prepared
-from berth_operator.core.fleet.dra.store import Claims, claim_uid
+from berth_operator.core.fleet.claims.store import Claims, claim_uid
 from berth_operator.core.fleet.namespaces import NamespaceLimits, Namespaces
 from berth_operator.core.fleet.nodes.cards import RESOURCES, Cards, Column, Indices, Mask
 from berth_operator.core.fleet.nodes.images import Images

@@ -3,11 +3,11 @@
 from collections.abc import Collection
 
 from berth_api.allocation import Grant
-from berth_operator.core.dra.slices import DeviceID
+from berth_operator.core.claims.objects.slices import DeviceID
 from berth_operator.core.fleet import claim_charges
-from berth_operator.core.fleet.dra.matching import CardKey, card_ids
-from berth_operator.core.fleet.dra.node_devices import NodeDevices
-from berth_operator.core.fleet.dra.withheld import Held
+from berth_operator.core.fleet.claims.matching import CardKey, card_ids
+from berth_operator.core.fleet.claims.node_devices import NodeDevices
+from berth_operator.core.fleet.claims.withheld import Held
 from berth_operator.core.fleet.fleet import Fleet
 
 

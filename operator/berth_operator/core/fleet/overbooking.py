@@ -5,12 +5,12 @@ A decision never overbooks. Another scheduler may, and so may a write of an earl
 
 from collections.abc import Iterator
 
-from berth_operator.core.dra.counters import Counters
-from berth_operator.core.dra.slices import CounterID, DeviceID, PoolID
-from berth_operator.core.dra.status import ClaimState
+from berth_operator.core.claims.objects.slices import CounterID, DeviceID, PoolID
+from berth_operator.core.claims.objects.status import ClaimState
+from berth_operator.core.claims.pools.counters import Counters
 from berth_operator.core.fleet import claim_charges
-from berth_operator.core.fleet.dra.matching import NO_MATCH, CardKey
-from berth_operator.core.fleet.dra.node_devices import NodeDevices
+from berth_operator.core.fleet.claims.matching import NO_MATCH, CardKey
+from berth_operator.core.fleet.claims.node_devices import NodeDevices
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import is_pod
 

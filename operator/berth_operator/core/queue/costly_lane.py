@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from berth_operator.core.dra.turns import NamespaceTurns
+from berth_operator.core.claims.bounds.turns import NamespaceTurns
 
 Order = tuple[int, int, str, int, str]
 """Sort key of a unit; the lowest is decided first."""

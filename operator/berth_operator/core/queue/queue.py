@@ -19,8 +19,8 @@ from operator import or_
 from typing import Final, Generic, Protocol, TypeVar
 
 from berth_api.values.backoff import ExponentialBackoff
+from berth_operator.core.claims.bounds.turns import NamespaceTurns
 from berth_operator.core.decision.cycle import Failure
-from berth_operator.core.dra.turns import NamespaceTurns
 from berth_operator.core.filters import Filter
 from berth_operator.core.queue import event_labels
 from berth_operator.core.queue.costly_lane import CostlyLane, Order

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth_api.allocation import Grant
-from berth_operator.core.dra.extended import RequestMapping
-from berth_operator.core.dra.results import Allocation
+from berth_operator.core.claims.allocation.results import Allocation
+from berth_operator.core.claims.objects.extended import RequestMapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

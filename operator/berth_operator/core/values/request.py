@@ -12,7 +12,7 @@ from berth_api.request.model import ANY_MODEL, ModelConstraint
 from berth_api.request.share import Share
 from berth_api.values import interning
 from berth_api.values.selectors import Requirement
-from berth_operator.core.dra.extended import ExtendedRequest
+from berth_operator.core.claims.objects.extended import ExtendedRequest
 from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affinity, Identity
 from berth_operator.core.values.limits import Limit

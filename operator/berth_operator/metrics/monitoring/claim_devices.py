@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from berth_operator.core.fleet.dra.store import Claims
+from berth_operator.core.fleet.claims.store import Claims
 from berth_operator.metrics import gauges
 from berth_operator.metrics.gauges import Family, Values
 from berth_operator.metrics.monitoring.bounds import OTHER, frequent

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from berth_api.allocation import Grant
-from berth_operator.core.dra.slices import DeviceID
+from berth_operator.core.claims.objects.slices import DeviceID
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet

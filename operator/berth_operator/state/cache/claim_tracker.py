@@ -6,10 +6,10 @@ arrive in any order. After each change, the charges that it may affect are compu
 
 from collections.abc import Callable
 
-from berth_operator.core.dra.status import ClaimState
+from berth_operator.core.claims.objects.status import ClaimState
 from berth_operator.core.fleet import claim_charges
-from berth_operator.core.fleet.dra.bars import barred
-from berth_operator.core.fleet.dra.store import claim_uid
+from berth_operator.core.fleet.claims.bars import barred
+from berth_operator.core.fleet.claims.store import claim_uid
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import DeviceInventory

@@ -29,13 +29,13 @@ from typing import Any, Final
 import structlog
 
 from berth_api import names
+from berth_operator.core.claims.objects import extended
+from berth_operator.core.claims.objects.slices import PoolID
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import MAX_SEARCHED, Gang
-from berth_operator.core.dra import extended
-from berth_operator.core.dra.slices import PoolID
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet import claim_choice, claim_counts
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.gang_tracker import GangTracker
@@ -175,12 +175,12 @@ class Cluster:
             charges_foreign=self.charges_foreign,
             charges_unheld=self.charges_unheld,
         )
-        self.claims = ClaimTracker(fleet=self.fleet, allocations=self.allocations)
+        self.claim_tracker = ClaimTracker(fleet=self.fleet, allocations=self.allocations)
         self.node_cache = NodeCache(
             fleet=self.fleet,
             kinds=self.kinds,
             allocations=self.allocations,
-            claims=self.claims,
+            claim_tracker=self.claim_tracker,
             waker=self.waker,
             listener=self.listener,
             clock=self.clock,
@@ -200,7 +200,7 @@ class Cluster:
             pending=self.pending_pods,
             gangs=self.gangs,
             allocations=self.allocations,
-            claims=self.claims,
+            claim_tracker=self.claim_tracker,
             rejected=self.rejected_pods,
             unknown=self.unknown_allocations,
             waker=self.waker,

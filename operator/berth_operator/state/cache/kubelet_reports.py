@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 from berth_api.objects import gpupod
 from berth_api.values import keys
-from berth_operator.core.dra.slices import DeviceID
+from berth_operator.core.claims.objects.slices import DeviceID
 from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.objects.kubelet import NO_REPORT, AgentReport, GpuPodRecord

@@ -44,7 +44,7 @@ class NodeCache:
         fleet: Fleet,
         kinds: Kinds,
         allocations: AllocationTracker,
-        claims: ClaimTracker,
+        claim_tracker: ClaimTracker,
         waker: Waker,
         listener: Listener,
         clock: Callable[[], float],
@@ -54,7 +54,7 @@ class NodeCache:
         confined: bool,
     ) -> None:
         """Create a cache; `confined`: whether a node selector leaves Nodes to other instances."""
-        self._fleet, self._kinds, self._allocations, self._claims = fleet, kinds, allocations, claims
+        self._fleet, self._kinds, self._allocations, self._claim_tracker = fleet, kinds, allocations, claim_tracker
         self._waker, self._listener, self._clock, self._confined = waker, listener, clock, confined
         self._heartbeats = Heartbeats(grace=grace)
         self._new = NewNodes(seconds=startup_timeout, clock=clock, wall=wall)
@@ -91,7 +91,7 @@ class NodeCache:
         self._set_starting(info.name)
         self._set_agent(info.name)
         self._allocations.put_boot(info.name, nodes.boot_id(raw))
-        self._claims.update_node(info.name)
+        self._claim_tracker.update_node(info.name)
         if change := nodes.change(before, info):
             labels = nodes.changed_labels(before, info)
             self._waker.happened(ClusterEvent(change=change, node=info.name, labels=labels))
@@ -116,14 +116,16 @@ class NodeCache:
         read = devices.record(raw, before)
         # Mostly the status changed alone.
         is_same = before is not None and before.inventory is read.inventory
-        inventory = self.devices[name].inventory if is_same else self._claims.without_barred(name, read.inventory)
+        inventory = (
+            self.devices[name].inventory if is_same else self._claim_tracker.without_barred(name, read.inventory)
+        )
         self._put_read(read, inventory)
 
     def claims_changed(self, name: str) -> None:
         """Update a node's Device after what decides which cards are given by name has changed."""
         if (read := self._read.get(name)) is not None:
-            self._put_read(read, self._claims.without_barred(name, read.inventory))
-            self._claims.update_node(name)
+            self._put_read(read, self._claim_tracker.without_barred(name, read.inventory))
+            self._claim_tracker.update_node(name)
 
     def _put_read(self, read: DeviceRecord, inventory: DeviceInventory) -> None:
         """Put a Device with its full inventory. `inventory` leaves out devices that must not be allocated by name."""
@@ -140,10 +142,10 @@ class NodeCache:
             self._set_fresh(record.name)
             self._fleet.set_heard(record.name, self._heard(record.name))
         if before is None or before.inventory != read.inventory:
-            self._claims.put_inventory(read.name, read.inventory)
+            self._claim_tracker.put_inventory(read.name, read.inventory)
         if is_new or (known is not None and known.agent_report is not record.agent_report):
             self._allocations.apply_report(record, known)
-            self._claims.update_node(record.name)
+            self._claim_tracker.update_node(record.name)
         if is_new:
             self._waker.happened(ClusterEvent(change=Change.DEVICE, node=record.name))
         elif known is not None and known.foreign != record.foreign:
@@ -159,7 +161,7 @@ class NodeCache:
         """Remove a Device. Its pods' devices stay charged."""
         self.devices.pop(name, None)
         self._read.pop(name, None)
-        self._claims.remove_inventory(name)
+        self._claim_tracker.remove_inventory(name)
         self._heartbeats.dismiss(name)
         self._fleet.remove_device(name)
         self._fleet.set_refused(name, ())

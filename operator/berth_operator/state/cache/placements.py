@@ -61,7 +61,7 @@ class Placements:
         pending: PendingPods,
         gangs: Gangs,
         allocations: AllocationTracker,
-        claims: ClaimTracker,
+        claim_tracker: ClaimTracker,
         rejected: RejectedPods,
         unknown: UnknownAllocations,
         waker: Waker,
@@ -73,7 +73,7 @@ class Placements:
         self._is_counted = is_counted
         self._fleet, self._kinds, self._trusted = fleet, kinds, trusted_schedulers
         self._pending, self._gangs, self._allocations, self._unknown = pending, gangs, allocations, unknown
-        self._claims, self._waker, self._listener, self._clock = claims, waker, listener, clock
+        self._claim_tracker, self._waker, self._listener, self._clock = claim_tracker, waker, listener, clock
         self._rejected = rejected
         self._unreadable = UnreadableObjects("bound pods")
         self._assumed: dict[str, float | None] = {}
@@ -91,7 +91,7 @@ class Placements:
         self._rejected.assumed(placement)
         nominee = self._fleet.withdraw(pod.uid)
         self._fleet.charge(charge)
-        self._claims.pod_changed(charge)
+        self._claim_tracker.pod_changed(charge)
         if pod.gang is not None:
             self._gangs.assume(charge, pod.gang)
         if nominee is not None and not charges.is_same(nominee, charge):
@@ -168,11 +168,11 @@ class Placements:
         self._unreadable.discard(uid)
         self._fleet.unmark_leaving(uid)
         if self._pending.get(uid) is None:
-            self._claims.pod_left(uid)
+            self._claim_tracker.pod_left(uid)
         charge = self._fleet.charges.get(uid)
         if charge is not None:
             self._allocations.release(charge)
-            self._claims.pod_changed(charge)
+            self._claim_tracker.pod_changed(charge)
             if charge.gang is not None:
                 self._gangs.release(uid, charge.gang)
             self._mark_device(charge)
@@ -207,7 +207,7 @@ class Placements:
             change = charges.change(known, charge)
             self._waker.happened(ClusterEvent(change=change, node=known.node, before=known, after=charge))
         self._allocations.pod_charged(charge)
-        self._claims.pod_changed(charge)
+        self._claim_tracker.pod_changed(charge)
         self._waker.pod_assigned(charge)
         if charge.unknown or charge.lacks_cards:
             self._unknown.add(charge.uid)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_api.resources import Container
-from berth_operator.core.dra.extended import CLASS_PREFIX, ExtendedRequest
+from berth_operator.core.claims.objects.extended import CLASS_PREFIX, ExtendedRequest
 
 Object = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from berth_api.objects import gpupod
 from berth_api.objects.gpupod import GpuPodSpec
 from berth_api.values import keys
 from berth_api.values.caching import compact
-from berth_operator.core.dra.slices import DeviceID
+from berth_operator.core.claims.objects.slices import DeviceID
 from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
 
 Object = Mapping[str, Any]

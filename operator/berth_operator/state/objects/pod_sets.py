@@ -15,7 +15,7 @@ from berth_api.admission import renaming, routing
 from berth_api.admission.routing import Route
 from berth_api.request import BUILT_IN, Kinds
 from berth_client.objects import READING_ERRORS
-from berth_operator.core.dra.fields import Field, FieldError
+from berth_operator.core.claims.objects.fields import Field, FieldError
 from berth_operator.core.values.pod_admission import PriorityClass, priority_of
 from berth_operator.core.values.quota_workload import PodSet
 from berth_operator.core.values.request import PendingPod

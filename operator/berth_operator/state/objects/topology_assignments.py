@@ -6,7 +6,7 @@ API v1beta2 compresses the domains into slices. The labels in a slice are equal,
 from collections.abc import Iterator
 from typing import Final
 
-from berth_operator.core.dra.fields import Field, FieldError
+from berth_operator.core.claims.objects.fields import Field, FieldError
 
 MAX_DOMAINS: Final = 10_000
 """Domains of a pod set that are read; a compressed slice may name any number."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from berth_operator.core.claims.objects.fields import Field, FieldError
 from berth_operator.core.decision import messages
-from berth_operator.core.dra.fields import Field, FieldError
 from berth_operator.core.values.quota_workload import CheckState, PodSet, QuotaWorkload
 from berth_operator.state.objects import pod_sets, pods
 

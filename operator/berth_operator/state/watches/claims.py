@@ -11,12 +11,12 @@ from berth_api import names
 from berth_api.values import keys
 from berth_client.objects import without_managed_fields
 from berth_client.reflector import Source
-from berth_operator.core.dra import requests, slices, status, taint_rules
-from berth_operator.core.dra.fields import FieldError
-from berth_operator.core.dra.slices import Slice, SliceOwner
-from berth_operator.core.dra.status import ClaimState
-from berth_operator.core.dra.taint_rules import TaintRule
-from berth_operator.core.fleet.dra import store
+from berth_operator.core.claims.objects import requests, slices, status, taint_rules
+from berth_operator.core.claims.objects.fields import FieldError
+from berth_operator.core.claims.objects.slices import Slice, SliceOwner
+from berth_operator.core.claims.objects.status import ClaimState
+from berth_operator.core.claims.objects.taint_rules import TaintRule
+from berth_operator.core.fleet.claims import store
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.sinks import Table
 
@@ -101,14 +101,14 @@ class ResourceClaims:
         if (claim := _read(lambda obj: status.read(obj, known), raw)) is not None:
             with self._noting_served(claim.key, claim):
                 before = self._claims.put_claim(claim)
-                self._cluster.claims.claim_changed(before, claim)
+                self._cluster.claim_tracker.claim_changed(before, claim)
             self._claim_changed(before, claim)
 
     def remove_claim(self, key: str) -> None:
         """Remove a ResourceClaim (namespace/name)."""
         with self._noting_served(key, None):
             before = self._claims.remove_claim(key)
-            self._cluster.claims.claim_changed(before, None)
+            self._cluster.claim_tracker.claim_changed(before, None)
         self._claim_changed(before, None)
 
     def put_rule(self, raw: Object) -> None:

@@ -9,7 +9,7 @@ import structlog
 from berth_api.values import keys
 from berth_client.objects import READING_ERRORS
 from berth_client.reflector import Source
-from berth_operator.core.dra.fields import Field, FieldError
+from berth_operator.core.claims.objects.fields import Field, FieldError
 from berth_operator.core.values.quota_workload import PodSet
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.unreadable import UnreadableObjects

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from berth_client.errors import ApiError
 from berth_operator.binding.upkeep.pool_taints import PoolTaints
-from berth_operator.core.dra.slices import PoolID
-from berth_operator.core.fleet.dra.store import NO_POOLS, OwnPools
+from berth_operator.core.claims.objects.slices import PoolID
+from berth_operator.core.fleet.claims.store import NO_POOLS, OwnPools
 
 Raw = dict[str, Any]
 OWN = OwnPools(drivers=frozenset({"gpu.nvidia.com"}), pools=frozenset({PoolID("dra.net", "node-1")}))

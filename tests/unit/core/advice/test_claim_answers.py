@@ -20,7 +20,7 @@ from berth_operator.core.advice.waits import Wait, Waits, Why
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from tests.claims.objects import exactly, first_available
 from tests.objects.builders import device as device_object

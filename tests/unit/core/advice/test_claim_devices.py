@@ -14,11 +14,11 @@ from berth_operator.core.advice import claim_devices, empty_nodes, outlook
 from berth_operator.core.advice.explanation import explain
 from berth_operator.core.advice.remedies import is_in_vain
 from berth_operator.core.advice.waits import Wait, Waits
+from berth_operator.core.claims.objects.status import with_writers
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra.status import with_writers
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from tests.claims.objects import exactly, first_available, request
 from tests.objects.builders import NVIDIA, device, entry, lease, node

@@ -11,8 +11,8 @@ from berth_api.allocation.device_ids import device_name
 from berth_api.names import DRA_DRIVER
 from berth_operator.core.advice.fleet_rows import fleet_row
 from berth_operator.core.advice.holders import held_by_claim, holder_row
-from berth_operator.core.dra.slices import PoolID
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.claims.objects.slices import PoolID
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.fleet.nodes.cards import card_id
 from tests.claims.own import reported
 from tests.nvml import mig_profiles

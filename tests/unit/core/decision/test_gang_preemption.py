@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from berth_api.allocation import Grant
 from berth_api.values.selectors import LabelSelector, Requirement
+from berth_operator.core.claims.bounds.errors import NoWorkError
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang, decide_gang
@@ -18,7 +19,6 @@ from berth_operator.core.decision.gang_evictions import AT_ONCE, GangPreemption
 from berth_operator.core.decision.gang_preemption import preempt_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import WithoutLowerPriority
-from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity
 from berth_operator.core.values.request import PendingPod, PodRequest

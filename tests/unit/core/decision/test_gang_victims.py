@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 import pytest
 
 from berth_api.values.selectors import LabelSelector, Requirement
+from berth_operator.core.claims.bounds.errors import NoWorkError
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.gang_evictions import GangPreemption
 from berth_operator.core.decision.gang_preemption import preempt_gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra.errors import NoWorkError
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import NO_AFFINITY, Affinity, Identity, Peers, Term
 from berth_operator.core.values.request import PendingPod

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from berth_api.names import DRA_DRIVER
 from berth_api.values.selectors import LabelSelector, Requirement
+from berth_operator.core.claims.objects.extended import ExtendedRequest
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf
-from berth_operator.core.dra.extended import ExtendedRequest
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term

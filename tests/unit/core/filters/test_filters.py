@@ -11,8 +11,8 @@ from berth_api.request import Kind, Kinds
 from berth_api.request.model import of_pod
 from berth_api.values.selectors import Requirement
 from berth_operator.core import filters
+from berth_operator.core.claims.objects import slices
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.dra import slices
 from berth_operator.core.filters import (
     cordon,
     declared_features,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from berth_api.names import DRA_DRIVER
-from berth_operator.core.dra import slices
-from berth_operator.core.dra.slices import Device, DeviceID
-from berth_operator.core.fleet.dra.matching import CardIndex, CardKey, Match, match, normal_address
+from berth_operator.core.claims.objects import slices
+from berth_operator.core.claims.objects.slices import Device, DeviceID
+from berth_operator.core.fleet.claims.matching import CardIndex, CardKey, Match, match, normal_address
 from berth_operator.core.values.inventory import CardInfo
 from tests.objects.resource_claims import NVIDIA_DRIVER, PCI, listed, resource_slice
 

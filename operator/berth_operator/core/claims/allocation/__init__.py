@@ -1,0 +1,1 @@
+"""The allocator: which devices of a node the claims of a pod get."""

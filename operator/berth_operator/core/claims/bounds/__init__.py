@@ -1,0 +1,1 @@
+"""How much time and memory claims may take, and in whose turn."""
