@@ -61,6 +61,7 @@ def changed_scene(stand_in: StandIn) -> Iterator[Scene]:
     yield copy.deepcopy(stand_in.scene)
     stand_in.rows["fleet"].replace(stand_in.scene.fleet.values())
     stand_in.rows["holders"].replace(stand_in.scene.holders.values())
+    stand_in.rows["queue"].replace(stand_in.scene.queue)
 
 
 @pytest.fixture(scope="module")

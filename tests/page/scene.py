@@ -239,6 +239,7 @@ class Scene:
             group = name.rpartition("-")[0]
             pods = [self._waiting_pod(namespace, f"{group}-worker-{member}") for member in range(7)]
             for pod in pods:
+                pod |= {"requests": pods[0]["requests"], "priority": pods[0]["priority"], "reservedNode": ""}
                 pod["gang"] = {"name": group, "members": 7, "required": 8}
                 pod["message"] = f"PodGroup {namespace}/{group}: waiting for members: 7 of 8"
                 pod["state"] = "unschedulable"

@@ -114,6 +114,67 @@ def test_reasons_in_the_queue_begin_with_what_differs(window: Window) -> None:
     assert [text for text, _ in counted if "nodes are available" in text or not text[:1].isdigit()] == []
 
 
+GATHERED = """([pods]) => import("/page/script/data/queue.js").then(({ toQueued, gathered }) =>
+    gathered(pods.map(toQueued)).map((row) => [row.pods ? row.title : row.name, row.pods?.length ?? 1, row.created]))"""
+HEAD = "0/9 nodes are available: "
+
+
+def queued(scene: Scene, name: str, **fields: Any) -> Any:
+    """Return a row of the queue that differs from the other ones by its name and these fields."""
+    row = {**scene.queue[0], "state": "unschedulable", "message": f"{HEAD}9 Insufficient cpu.", "reservedNode": ""}
+    created = fields.pop("created", "2026-01-01T00:00:00Z")
+    return {**row, "metadata": {"name": name, "namespace": "team", "creationTimestamp": created}, **fields}
+
+
+def test_pods_that_differ_only_in_generated_names_are_one_row(window: Window, stand_in: StandIn) -> None:
+    def row(name: str, **fields: Any) -> Any:
+        return queued(stand_in.scene, name, **fields)
+
+    window.open("/queue")
+    old, young = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    tables: list[tuple[list[Any], list[list[Any]]]] = [
+        ([row("train-x7k2p", created=young), row("train-zz4bq")], [["train-…", 2, old]]),
+        ([row("train-0-x7k2p"), row("train-1-zz4bq")], [["train-…", 2, old]]),
+        ([row("web-0", position=4), row("web-1", position=9, waitingSeconds=5)], [["web-…", 2, old]]),
+        ([row("web-0"), row("web-1", message=f"{HEAD}7 Insufficient cpu.")], [["web-…", 2, old]]),
+        ([row("web-0"), row("web-1", message=f"{HEAD}9 Insufficient memory.")], [["web-0", 1, old], ["web-1", 1, old]]),
+        ([row("web-0"), row("web-1", requests={"cpu": 1})], [["web-0", 1, old], ["web-1", 1, old]]),
+        ([row("web-0"), row("web-1", priority=7)], [["web-0", 1, old], ["web-1", 1, old]]),
+        ([row("web-0"), row("web-1", state="active")], [["web-0", 1, old], ["web-1", 1, old]]),
+        ([row("web-0"), row("web-1", gang={"name": "ring"})], [["web-0", 1, old], ["web-1", 1, old]]),
+        ([row("web-front"), row("web-back")], [["web-front", 1, old], ["web-back", 1, old]]),
+        ([row("web-0"), row("other"), row("web-1")], [["web-…", 2, old], ["other", 1, old]]),
+    ]
+    for pods, expected in tables:
+        assert window.page.evaluate(GATHERED, [pods]) == expected
+
+
+def test_sixty_equal_pods_are_one_row_that_opens(window: Window, stand_in: StandIn, changed_scene: Scene) -> None:
+    pods = [queued(changed_scene, f"trainer-{place}", position=place) for place in range(1, 61)]
+    other = queued(changed_scene, "single", position=61)
+    stand_in.rows["queue"].replace([*pods, other])
+    window.open("/queue")
+    views.wait(window, "queue")
+    rows = "[...document.querySelectorAll('main tbody tr')]"
+    assert window.page.evaluate(f"{rows}.length") == 2
+    toggle = window.page.get_by_role("button", name="trainer-… 60 pods", expanded=False)
+    toggle.focus()
+    window.page.keyboard.press("Enter")
+    window.wait(f"{rows}.length === 62")
+    assert "open=team" in window.page.url
+    assert window.page.evaluate(f"{rows}.slice(0, 3).map((row) => row.dataset.pod ?? row.dataset.pods)") == [
+        "team/trainer-…",
+        "team/trainer-1",
+        "team/trainer-2",
+    ]
+    window.page.get_by_role("button", name="trainer-… 60 pods", expanded=True).click()
+    window.wait(f"{rows}.length === 2")
+    window.open("/queue?search=trainer-7")
+    views.wait(window, "queue")
+    assert window.page.evaluate(f"{rows}[0].dataset.pod") == "team/trainer-7"
+    assert window.complaints == []
+
+
 def test_a_waiting_pod_has_its_requests_and_its_waiting_time(window: Window, stand_in: StandIn) -> None:
     window.open(views.path("pod", stand_in.scene))
     window.wait("/Requests[^]*gpu 8[^]*Waiting[^]*Priority/.test(document.querySelector('.pod-facts')?.innerText)")

@@ -74,6 +74,13 @@ class Card(TypedDict):
     numaNode: Annotated[int, "-1 if it is not known."]
     pcie: Annotated[str, "The PCIe switch; empty if it is not known."]
     mig: Annotated[list[CardInstance], "MIG instances that are given by name, or were made for ResourceClaims."]
+    migOnDemand: NotRequired[
+        Annotated[
+            dict[str, int],
+            "Profile -> MIG instances that can still be made for ResourceClaims if none of another profile is made; "
+            "absent if none can be made.",
+        ]
+    ]
     links: Annotated[dict[str, str], "Id of another card -> kind of link."]
     metrics: NotRequired[Annotated[Metrics, "What was measured; absent if it is not known or too old."]]
 

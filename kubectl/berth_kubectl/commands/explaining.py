@@ -1,5 +1,6 @@
 """The text of an explanation."""
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,6 +18,9 @@ SHOWN_NODES: Final = 5
 """Names of nodes that a row lists without `-o wide`."""
 SHOWN_CAUSES: Final = 3
 """Reasons why devices are left out that a row lists without `-o wide`."""
+SHOWN_REASON: Final = 60
+"""Columns of a reason in a row without `-o wide`, if the message has the whole reason."""
+_POD: Final = re.compile(r'\bpods "[^"]*"')
 
 
 def text(
@@ -53,11 +57,20 @@ def text(
         *((answer["title"], answer["message"]) for answer in explanation.get("outlook", ())),
         *others,
     ]
-    lines = [line for label, value in head if value for line in _wrapped(clean(label), clean(value), width)]
+    said = explanation["message"]
+    lines = [
+        line
+        for label, value in head
+        if value
+        for line in _wrapped(f"{f'{clean(label)}:':<{LABEL}}{clean(value)}", LABEL, width)
+    ]
     if changes := explanation.get("changes"):
-        lines += _section(f"{clean(changes['title'])}:", [clean(answer["message"]) for answer in changes["answers"]])
+        sentences = [clean(answer["message"]) for answer in changes["answers"]]
+        lines += _section(
+            f"{clean(changes['title'])}:", [part for line in sentences for part in _wrapped(line, 2, width)]
+        )
     if claims := explanation.get("claims"):
-        lines += _claims(claims, wide=wide)
+        lines += _claims(claims, wide=wide, width=width)
     lacking = []
     for node in explanation.get("nearest", []):
         lacks = [amounts.requests(node["resources"])] if node["resources"] else []
@@ -67,13 +80,14 @@ def text(
             for card in node["cards"]
         ]
         lacking.append((node["node"], "; ".join(lacks) or "-"))
-    lines += _section("Nodes that lack amounts alone, the nearest first:", _table(("NODE", "LACKS"), lacking))
+    lines += _section("Nodes that lack amounts alone, the nearest first:", _table(("NODE", "LACKS"), lacking, width))
     groups = []
     for group in explanation.get("groups", []):
         shown = group["nodes"] if wide else group["nodes"][:SHOWN_NODES]
         more = f",+{group['count'] - len(shown)}" if group["count"] > len(shown) else ""
-        groups.append((str(group["count"]), ",".join(shown) + more, "; ".join(group["reasons"])))
-    lines += _section("All nodes, by what they lack:", _table(("COUNT", "NODES", "REASONS"), groups))
+        reasons = group["reasons"] if wide else [_shortened(reason, said) for reason in group["reasons"]]
+        groups.append((str(group["count"]), ",".join(shown) + more, "; ".join(reasons)))
+    lines += _section("All nodes, by what they lack:", _table(("COUNT", "NODES", "REASONS"), groups, width))
     if bind := explanation.get("bind"):
         if not bind["kept"]:
             scores = [f"not kept for the bind to {bind['node']}: {bind['message']}"]
@@ -86,43 +100,55 @@ def text(
             ]
             scores = tables.lines(columns, rows)
         lines += _section("Scores of the chosen node and of the runners-up:", scores)
-    said = explanation["message"]
     seen = [
         (event["time"], event["type"], event["reason"], str(event["count"]), _once(event["message"], said))
         for event in events
     ]
-    return lines + _section("Events:", _table(("LAST", "TYPE", "REASON", "COUNT", "MESSAGE"), seen))
+    return lines + _section("Events:", _table(("LAST", "TYPE", "REASON", "COUNT", "MESSAGE"), seen, width))
 
 
-def _wrapped(label: str, value: str, width: int) -> list[str]:
-    """Return a labelled value in lines of at most this width; in one line if it is 0."""
+def _wrapped(line: str, indent: int, width: int) -> list[str]:
+    """Return a line as lines of at most this width, of which all but the first are indented; as it is if it is 0."""
     if not width:
-        return [f"{f'{label}:':<{LABEL}}{value}"]
-    indent = " " * LABEL
+        return [line]
     return textwrap.wrap(
-        f"{f'{label}:':<{LABEL}}{value}",
-        max(width, 2 * LABEL),
-        subsequent_indent=indent,
+        line,
+        max(width, indent + LABEL),
+        subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
-        drop_whitespace=True,
     )
 
 
 def _once(message: str, said: str) -> str:
-    """Return the message of an Event, unless it stands above already."""
-    return "as the message above" if message == said else message
+    """Return the message of an Event, unless the explanation's message has it already.
+
+    A controller's Events and condition name different pods that it could not create.
+    """
+    known, event = _POD.sub("pods", said), _POD.sub("pods", message)
+    is_said = any(part and part in known for part in (event, event.partition(": ")[2]))
+    return "as the message above" if is_said else message
+
+
+def _shortened(reason: str, said: str) -> str:
+    """Return the beginning of a long reason that the explanation's message has."""
+    return textwrap.shorten(reason, SHOWN_REASON, placeholder=" …") if reason in said else reason
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
     return ["", title, "", *lines] if lines else []
 
 
-def _table(titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    return tables.lines(tuple(Column(title=title) for title in titles), rows) if rows else []
+def _table(titles: Sequence[str], rows: Sequence[tuple[str, ...]], width: int) -> list[str]:
+    """Return a table whose last column is wrapped."""
+    if not rows:
+        return []
+    lines = tables.lines(tuple(Column(title=title) for title in titles), rows)
+    indent = lines[0].rindex(titles[-1])
+    return [part for line in lines for part in _wrapped(line, indent, width)]
 
 
-def _claims(claims: ClaimDevices, *, wide: bool) -> list[str]:
+def _claims(claims: ClaimDevices, *, wide: bool, width: int) -> list[str]:
     stopped = "" if claims["complete"] else "first "
     title = f"Devices for its ResourceClaims on the {stopped}{claims['nodes']} node(s) that they keep it from:"
     rows = []
@@ -135,6 +161,5 @@ def _claims(claims: ClaimDevices, *, wide: bool) -> list[str]:
         needed, most = str(request["needed"] or "all"), str(request["most"])
         rows.append((request["claim"], request["request"], needed, most, nodes, "; ".join(others) or "-"))
     titles = ("CLAIM", "REQUEST", "NEEDED", "FOUND", "ON", "OTHERS")
-    table = tables.lines(tuple(Column(title=title) for title in titles), rows)
-    together = ["", clean(claims["together"])] if claims["together"] else []
-    return [*_section(title, table), *together]
+    together = ["", *_wrapped(clean(claims["together"]), 0, width)] if claims["together"] else []
+    return [*_section(title, _table(titles, rows, width)), *together]

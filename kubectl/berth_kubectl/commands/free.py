@@ -24,6 +24,8 @@ EXAMPLES: Final = """\
 WHOLE: Final = "whole"
 SHARE: Final = "share"
 SLICE: Final = "slice"
+ON_DEMAND: Final = "-on-demand"
+"""The end of the kind of MIG instances that can be made for claims."""
 FULL: Final = 100
 COLUMNS: Final = (
     Column(title="TYPE"),
@@ -90,7 +92,7 @@ def report(fleet: Iterable[FleetNode], *, model: str = "") -> Report:
                 device_type,
                 cell(model_name),
                 sort,
-                str(pool.total) if sort != SHARE else "-",
+                "-" if sort == SHARE or sort.endswith(ON_DEMAND) else str(pool.total),
                 _shown(sort, free),
                 _shown(sort, largest),
                 str(len(pool.free)),
@@ -122,8 +124,9 @@ def pooled(fleet: Iterable[FleetNode]) -> dict[Kind, Pool]:
     pools: dict[Kind, Pool] = defaultdict(Pool)
     for node in fleet:
         for card in node["devices"]:
-            name, obstacle = node["metadata"]["name"], _obstacle(card, node)
+            name = node["metadata"]["name"]
             for kind, total, free in _units(card):
+                obstacle = _obstacle(card, node, kind)
                 pool = pools[card["type"], card["model"], kind]
                 pool.total += total
                 if obstacle:
@@ -136,7 +139,7 @@ def pooled(fleet: Iterable[FleetNode]) -> dict[Kind, Pool]:
         # Note where the free cards of a node have direct links, but none among each other.
         idle: dict[str, list[Card]] = defaultdict(list)
         for card in node["devices"]:
-            if any(kind == WHOLE and free for kind, _, free in _units(card)) and not _obstacle(card, node):
+            if any(kind == WHOLE and free for kind, _, free in _units(card)) and not _obstacle(card, node, WHOLE):
                 idle[card["model"]].append(card)
         for model, cards in idle.items():
             ids = {card["id"] for card in cards}
@@ -147,11 +150,12 @@ def pooled(fleet: Iterable[FleetNode]) -> dict[Kind, Pool]:
     return dict(pools)
 
 
-def _obstacle(card: Card, node: FleetNode) -> str:
-    """Return why nothing of a card can be allocated; empty if something can."""
+def _obstacle(card: Card, node: FleetNode, kind: str) -> str:
+    """Return why nothing of a kind can be allocated of a card; empty if something can."""
     if not node["reporting"]:
         return "on nodes whose agent is silent"
-    if not card["healthy"] and not any(map(mig.is_resource, card["total"])):
+    is_by_claim = kind.endswith(ON_DEMAND)
+    if not is_by_claim and not card["healthy"] and not any(map(mig.is_resource, card["total"])):
         return "not given by name" if card.get("barred") else "unhealthy"
     if not node["schedulable"]:
         return "on cordoned nodes"
@@ -162,6 +166,7 @@ def _obstacle(card: Card, node: FleetNode) -> str:
 
 def _units(card: Card) -> Iterator[tuple[str, int, int]]:
     """Yield (kind, total, free) of a card: in devices, shares in hundredths."""
+    yield from ((profile + ON_DEMAND, count, count) for profile, count in card.get("migOnDemand", {}).items())
     total, free = card["total"], card["free"]
     instances = {name: amount for name, amount in total.items() if mig.is_resource(name)}
     if instances:
@@ -206,6 +211,8 @@ def notes(kind: Kind, pool: Pool) -> list[str]:
         listed.append(f"no two free ones of a node have {' or '.join(words)} between them")
     if kind[2] == SHARE and free >= FULL > largest:
         listed.append(f"cannot be used together: no card has more than {amounts.cards(largest)} free")
+    if kind[2].endswith(ON_DEMAND) and free:
+        listed.append("for claims, if no other instances are made there first")
     for taint, nodes in sorted(pool.tainted.items()):
         units = sum(nodes.values())
         shown = "all" if units == free else _shown(kind[2], units)

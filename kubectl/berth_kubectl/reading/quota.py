@@ -36,6 +36,13 @@ def explanation(workload: Object, around: Around) -> PodExplanation:
     state = state_of(workload)
     cluster_queue = cluster_queue_of(workload, around.queue)
     of_cluster_queue = f" of ClusterQueue {cluster_queue}" if cluster_queue else ""
+    if state == "QuotaReserved":
+        waiting = [check["name"] for check in _checks(workload) if check.get("state") != "Ready"]
+        message = f"waits for the AdmissionChecks {', '.join(waiting)}" if waiting else "quota is reserved"
+    else:
+        # What the condition says that decides the state.
+        kind = {PENDING: "QuotaReserved", INACTIVE: "Evicted"}.get(state, state)
+        message = str(condition(workload, kind).get("message") or "Kueue has not decided it yet")
     queue = [
         f"LocalQueue {queue_of(workload) or '-'}{of_cluster_queue}",
         *_inactive(around.queue, "LocalQueue"),
@@ -44,7 +51,7 @@ def explanation(workload: Object, around: Around) -> PodExplanation:
     answers = [
         _answer("Queue", "; ".join(queue)),
         _answer("Position", _position(workload, around) if state == PENDING else ""),
-        _answer("Quota", "; ".join(_quota(workload, around))),
+        _answer("Quota", "; ".join(part for part in _quota(workload, around) if part != message)),
     ]
     for check in _checks(workload):
         title = "Devices" if around.controllers.get(check["name"]) == CONTROLLER else "Check"
@@ -52,13 +59,6 @@ def explanation(workload: Object, around: Around) -> PodExplanation:
         pause = f" (again after {check['requeueAfterSeconds']} s)" if is_paused else ""
         said = f": {check['message']}" if check.get("message") else ""
         answers.append(_answer(title, f"AdmissionCheck {check['name']} is {check['state']}{pause}{said}"))
-    if state == "QuotaReserved":
-        waiting = [check["name"] for check in _checks(workload) if check.get("state") != "Ready"]
-        message = f"waits for the AdmissionChecks {', '.join(waiting)}" if waiting else "quota is reserved"
-    else:
-        # What the condition says that decides the state.
-        kind = {PENDING: "QuotaReserved", INACTIVE: "Evicted"}.get(state, state)
-        message = str(condition(workload, kind).get("message") or "Kueue has not decided it yet")
     return {
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
         "state": state,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth_api.objects.visibility import HeldPart
+from berth_api.objects.visibility import Card, HeldPart
 from berth_kubectl.commands import devices, free, who
 from berth_kubectl.errors import CommandError
 from berth_kubectl.printing import tables
@@ -88,6 +88,13 @@ def test_one_node_is_chosen_by_its_name() -> None:
 
 
 # --- free -------------------------------------------------------------------------------------------------------
+MADE_FIRST = "for claims, if no other instances are made there first"
+
+
+def opened(profiles: dict[str, int], **fields: Any) -> Card:
+    """Return a card that is open for these MIG instances."""
+    return card(healthy=False, free={}, barred="listed by a driver", migOnDemand=profiles, **fields)
+
 
 MADE = {"profile": "1g.10gb", "minor": 0, "free": False, "placement": {"start": 0, "size": 1, "of": 8}}
 
@@ -147,6 +154,23 @@ MADE = {"profile": "1g.10gb", "minor": 0, "free": False, "placement": {"start": 
             [fleet_node("a", card(healthy=False, free={}, barred="listed by a driver", mig=[MADE]))],
             [("whole", "1", "0", "0", "-", "1 not given by name")],
             id="a card with an instance that was made for a claim",
+        ),
+        pytest.param(
+            [
+                fleet_node("a", opened({"1g.10gb": 7, "3g.40gb": 2}), opened({"1g.10gb": 3}, mig=[MADE], users=1)),
+                fleet_node("b", opened({"1g.10gb": 7}), mig_card(0, free=1), taints=["a=b:NoSchedule"]),
+                fleet_node("c", opened({"1g.10gb": 7}), schedulable=False),
+            ],
+            [
+                ("1g.10gb", "2", "1", "1", "b", "all of the free ones only for pods that tolerate a=b:NoSchedule"),
+                (
+                    *("1g.10gb-on-demand", "-", "17", "10", "a"),
+                    f"{MADE_FIRST}; 7 of the free ones only for pods that tolerate a=b:NoSchedule; 7 on cordoned nodes",
+                ),
+                ("3g.40gb-on-demand", "-", "2", "2", "a", MADE_FIRST),
+                ("whole", "4", "0", "0", "-", "3 not given by name"),
+            ],
+            id="instances that can be made",
         ),
         pytest.param(
             [fleet_node("a", card(0, links={"GPU-7": "NVLink"}), card(3, links={"GPU-7": "NVLink"}))],

@@ -247,11 +247,55 @@ def test_on_a_terminal_long_fields_are_wrapped_and_elsewhere_they_are_one_line()
     assert any(long["message"].strip() in line for line in explaining.text(long))
 
 
-def test_an_event_does_not_repeat_the_message() -> None:
-    events = [{"time": "t", "type": "Warning", "reason": "FailedScheduling", "count": 1, "message": WAITING["message"]}]
-    lines = explaining.text(WAITING, events)
-    assert sum(WAITING["message"] in line for line in lines) == 1
-    assert lines[-1].endswith("FailedScheduling   1       as the message above")
+LONG = "node(s) have devices that are not compared with the ResourceClaims yet, because the search ended at its bound"
+QUOTA = "is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=8, used: 0, limited: 4"
+
+
+@pytest.mark.parametrize(
+    ("message", "of_event"),
+    [
+        (WAITING["message"], WAITING["message"]),
+        pytest.param(f"nothing runs a scheduler x; {LONG}", LONG, id="of another scheduler's pod"),
+        pytest.param(f"0/1 nodes are available: 1 {LONG}, 2 {LONG}.", f"0/1 nodes are available: 1 {LONG}", id="cut"),
+        pytest.param(
+            f'ReplicaSet chat: ReplicaFailure (FailedCreate): pods "chat-x7k2p" {QUOTA}',
+            f'Error creating: pods "chat-zz4bq" {QUOTA}',
+            id="of a controller",
+        ),
+    ],
+)
+def test_an_event_does_not_repeat_the_message(message: str, of_event: str) -> None:
+    events = [{"time": "t", "type": "Warning", "reason": "Failed", "count": 1, "message": of_event}]
+    lines = explaining.text({**WAITING, "message": message}, events)
+    assert message in lines[2]
+    assert lines[-1].endswith("Failed   1       as the message above")
+
+
+@pytest.mark.parametrize("message", ["", 'persistentvolumeclaim "b" not found', "Failed: "])
+def test_an_event_that_says_more_is_shown(message: str) -> None:
+    events = [{"time": "t", "type": "Warning", "reason": "Failed", "count": 1, "message": message}]
+    waiting: PodExplanation = {**WAITING, "message": 'persistentvolumeclaim "a" not found'}
+    assert "as the message above" not in explaining.text(waiting, events)[-1]
+
+
+def test_a_long_reason_is_whole_once_and_no_line_is_wider_than_the_terminal() -> None:
+    reasons = [LONG, "node(s) had untolerated taint(s)", f"{LONG} of a later filter"]
+    groups: Any = [{"reasons": reasons, "counted": [LONG], "filters": ["f"], "count": 9, "nodes": ["n1", "n2"]}]
+    message = f"0/9 nodes are available: 9 {LONG}."
+    waiting = cast("PodExplanation", {**WAITING, "message": message, "groups": groups, "claims": CLAIMS})
+    lines = explaining.text(waiting)
+    assert sum(line.count(LONG) for line in lines) == 2, (
+        "in the message, and in a reason that the message does not have"
+    )
+    assert lines[-1] == (
+        "9       n1,n2,+7   node(s) have devices that are not compared with the …; node(s) had untolerated taint(s); "
+        f"{LONG} of a later filter"
+    )
+    assert "; ".join(reasons) in explaining.text(waiting, wide=True)[-1]
+    events = [{"time": "t", "type": "Warning", "reason": "Failed", "count": 1, "message": f"{LONG} of an Event"}]
+    wrapped = explaining.text(waiting, events, width=80)
+    assert max(map(len, wrapped)) <= 80
+    assert " ".join(line.strip() for line in wrapped).count(f"{LONG} of an Event") == 1
 
 
 # --- forms ------------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from berth_operator.apis.visibility.row_cache import (
 )
 from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
+from berth_operator.core.fleet.dra.store import OwnPools
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
 from tests.objects.builders import device, entry, lease, node, pod, whole
@@ -532,3 +533,26 @@ async def test_rows_show_an_instance_that_a_claim_has_as_soon_as_a_slice_lists_i
     [node_row], [pod_row] = bodies(await later(state.fleet)), bodies(await later(state.holders))
     placements = [node_row["devices"][0]["mig"][0].get("placement"), pod_row["devices"][0].get("placement")]
     assert placements == [{"start": 1, "size": 1, "of": 8}] * 2
+
+
+async def test_rows_show_the_instances_that_slices_let_claims_make() -> None:
+    state = State()
+    state.add_node("n1")
+    claims = ClaimsInTurns(state.cluster)
+    state.cluster.set_own_pools(OwnPools(drivers=frozenset({DRA_DRIVER})))
+    [node_row] = bodies(await later(state.fleet))
+    assert "migOnDemand" not in node_row["devices"][0]
+    part = listed("gpu-0-part", {f"{DRA_DRIVER}/parentUUID": "GPU-0", f"{DRA_DRIVER}/profile": "1g.10gb"})
+    part["consumesCounters"] = [{"counterSet": "gpu", "counters": {"memory-slice-1": {"value": "1"}}}]
+    counters = resource_slice(node="n1", driver=DRA_DRIVER, name="counters", count=2)
+    sets = {"memory-slice-1": {"value": "1"}}
+    counters["spec"] |= {"devices": None, "sharedCounters": [{"name": "gpu", "counters": sets}]}
+    claims.put_slice(resource_slice(part, node="n1", driver=DRA_DRIVER, name="parts", count=2))
+    await later(state.fleet)
+    claims.put_slice(counters)
+    [node_row] = bodies(await later(state.fleet))
+    assert node_row["devices"][0]["migOnDemand"] == {"1g.10gb": 1}
+    claims.remove_slice("counters")
+    claims.remove_slice("parts")
+    [node_row] = bodies(await later(state.fleet))
+    assert "migOnDemand" not in node_row["devices"][0]

@@ -56,9 +56,11 @@ class FleetRows:
     def rows(self) -> Iterator[Row | None]:
         """Yield the rows, by name."""
         self._find_changes()
-        rack_key = self._rack_key()
+        rack_key, claims = self._rack_key(), self._cluster.fleet.claims
         for name in sorted(fleet_rows.nodes(self._cluster.fleet)):
-            stamp = self._all, self._changes.get(name, 0), rack_key, self._unheld(name)
+            # Which MIG instances can be made depends on slices, whose changes need not move the node.
+            slices = claims.own, tuple(claims.supply.index.by_node.get(name, ()))
+            stamp = self._all, self._changes.get(name, 0), rack_key, self._unheld(name), slices
             yield Row(("", name), None, stamp, functools.partial(self._render, name, rack_key))
 
     def _render(self, name: str, rack_key: str) -> FleetNode | None:

@@ -13,6 +13,7 @@ from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import sized_cache
 from berth_operator.core.advice.card_amounts import offers
 from berth_operator.core.advice.claimed_parts import ClaimedPart, claimed_parts
+from berth_operator.core.advice.possible_instances import possible_instances
 from berth_operator.core.decision.promise import is_promised
 from berth_operator.core.filters import taints
 from berth_operator.core.filters.devices import silence
@@ -75,6 +76,10 @@ def fleet_row(
         if count := unheld.get(device["id"]):
             device["unheld"] = count
     _add_claimed(fleet, name, devices)
+    possible = possible_instances(fleet, name)
+    for device in devices if possible else ():
+        if device["type"] == GPU and device["minor"] in possible:
+            device["migOnDemand"] = dict(possible[device["minor"]])
     keeping = sorted(
         str(taint) for taint, rows in fleet.taints().items() if rows[row] and taints.repels(taint, _WITHOUT_TOLERATIONS)
     )

@@ -102,6 +102,40 @@ def test_an_instance_by_claim_is_shown_at_its_placement_and_its_pod_has_no_whole
     assert not any(first["free"].values())  # nothing of it is given by name
 
 
+def test_a_card_shows_the_instances_that_can_still_be_made() -> None:
+    world = opened_card()
+    whole, other = shown(world)
+    of_empty = {"1g.10gb": 7, "1g.20gb": 4, "2g.20gb": 3, "3g.40gb": 2, "4g.40gb": 1, "7g.80gb": 1}
+    assert of_empty.items() <= whole["migOnDemand"].items()
+    assert "migOnDemand" not in other
+    hold(world, "a", placed(world, "3g.40gb", 4))
+    hold(world, "b", placed(world, "1g.10gb", 0))
+    left = shown(world)[0]["migOnDemand"]
+    assert {profile: left[profile] for profile in of_empty if profile in left} == {
+        "1g.10gb": 3,
+        "1g.20gb": 1,
+        "2g.20gb": 1,
+    }
+
+
+def test_a_card_that_a_pod_holds_by_name_has_no_place_for_instances() -> None:
+    world = opened_card()
+    world.pods.apply("ADDED", pod("by-name", {NVIDIA: "1"}, on="node", allocated=whole(0)))
+    assert "migOnDemand" not in shown(world)[0]
+
+
+def test_a_tainted_place_is_none() -> None:
+    device = listed(f"{CARD.name}-1", {f"{DRA_DRIVER}/parentUUID": "GPU-0", f"{DRA_DRIVER}/profile": "1g.10gb"})
+    device["consumesCounters"] = [{"counterSet": "gpu", "counters": {"memory-slice-0": {"value": "1"}}}]
+    counters = resource_slice(name="counters", driver=DRA_DRIVER, count=2)
+    sets = {"memory-slice-0": {"value": "1"}}
+    counters["spec"] |= {"devices": None, "sharedCounters": [{"name": "gpu", "counters": sets}]}
+    tainted = {**device, "taints": [{"key": "gpu.berth.dev/unhealthy", "effect": "NoSchedule"}]}
+    for of_slice, expected in ((device, {"1g.10gb": 1}), (tainted, None)):
+        world = world_with(resource_slice(of_slice, name="d", driver=DRA_DRIVER, count=2), counters)
+        assert shown(world)[0].get("migOnDemand") == expected
+
+
 def test_the_largest_instance_is_an_instance_and_a_whole_card_is_none() -> None:
     world = opened_card()
     [part] = hold(world, "a", placed(world, "7g.80gb", 0))["devices"]

@@ -32,6 +32,32 @@ function outsideParentheses(text) {
   return text.replace(/\([^()]*\)/g, (inner) => (inner === "(s)" ? inner : "(".padEnd(inner.length - 1, "_") + ")"));
 }
 
+/** The end of a pod's name that its controller generates: indexes, and a suffix of Kubernetes' random letters. */
+const GENERATED = /(?:-(?:\d+|[bcdfghjklmnpqrstvwxz2456789]{5}))+$/;
+
+/**
+ * Return pods with a row for each group of equal ones, in place of the group's first: `{...pod, title, pods}`.
+ * Pods are equal if all that a row shows is equal, except the place, the age, the rest of the back-off, numbers of nodes,
+ * and the generated end of the name. The row has the place of the first pod, and the age of the oldest.
+ */
+export function gathered(pods) {
+  const groups = new Map();
+  for (const pod of pods) {
+    const { namespace, name, state, priority, requests, gang, reservedNode, reasons } = pod;
+    const title = name.replace(GENERATED, "-…");
+    const key = JSON.stringify([namespace, title, state, priority, requests, gang, reservedNode, reasons.map(({ reason }) => reason)]);
+    const group = groups.get(key);
+    if (group) group.pods.push(pod);
+    else groups.set(key, { key, title, pods: [pod] });
+  }
+  return [...groups.values()].map((group) => {
+    const [first, ...others] = group.pods;
+    if (!others.length) return first;
+    const { created, waitingSeconds } = group.pods.reduce((oldest, pod) => (pod.created < oldest.created ? pod : oldest));
+    return { ...first, created, waitingSeconds, backoffSeconds: 0, ...group };
+  });
+}
+
 /** Return how long a pod has waited, in seconds. */
 export function waited(pod, now) {
   const created = Date.parse(pod.created);

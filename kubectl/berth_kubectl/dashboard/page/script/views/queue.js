@@ -1,7 +1,7 @@
 // The Queue view: the pods that wait, in their order, and why.
 
 import { serverNow } from "../data/requests.js";
-import { waited } from "../data/queue.js";
+import { gathered, waited } from "../data/queue.js";
 import { queue } from "../data/sources.js";
 import { Glyph } from "../drawing/glyphs.js";
 import { html, useMemo } from "../html.js";
@@ -78,7 +78,7 @@ function Content({ pods, shown, query, now }) {
     ${groupsOf(shown, by).map(
       ([title, members]) => html`<section key=${title} class="group">
         ${title && html`<h2>${title} <small>${counted(members.length, "pod")}</small></h2>`}
-        <${QueueTable} pods=${members} title=${title} sort=${query.sort ?? "position"} now=${now} />
+        <${QueueTable} pods=${members} title=${title} sort=${query.sort ?? "position"} open=${query.open} now=${now} />
       </section>`,
     )}
   `;
@@ -182,15 +182,17 @@ export function GangProgress({ gang }) {
   </span>`;
 }
 
-function QueueTable({ pods, title, sort, now }) {
-  const columns = useMemo(() => columnsOf(now), [now]);
-  const rows = sortRows(pods, columns, sort);
+function QueueTable({ pods, title, sort, open, now }) {
+  const columns = useMemo(() => columnsOf(now, open), [now, open]);
+  const groups = useMemo(() => gathered(pods), [pods]);
+  const membersOf = (row) => (row.pods && addressOf(row) === open ? sortRows(row.pods, columns, sort) : []);
+  const rows = sortRows(groups, columns, sort).flatMap((row) => [row, ...membersOf(row)]);
   return html`<${Table}
     caption=${title ? `Waiting pods: ${title}` : "Waiting pods"}
     columns=${columns}
     rows=${rows}
     keyOf=${(pod) => pod.key}
-    rowProps=${(pod) => ({ "data-pod": pod.key, class: `row-${pod.state}` })}
+    rowProps=${(row) => ({ [row.pods ? "data-pods" : "data-pod"]: row.pods ? addressOf(row) : row.key, class: `row-${row.state}` })}
     sort=${sort}
     setSort=${(value) => setQuery({ sort: value }, { replace: true })}
     rowHeight=${48}
@@ -202,14 +204,19 @@ function placeOf(pod) {
   return pod.position || Number.MAX_SAFE_INTEGER;
 }
 
-function columnsOf(now) {
+/** Return the name of a group in the page's address. Pods of one controller may form several groups, which open together. */
+function addressOf(group) {
+  return `${group.namespace}/${group.title}`;
+}
+
+function columnsOf(now, open) {
   return [
     { key: "position", title: "#", numeric: true, value: placeOf, cell: (pod) => (pod.position ? count(pod.position) : "–") },
     {
       key: "name",
       title: "Pod",
       value: (pod) => pod.name,
-      cell: (pod) => html`<${PodLink} namespace=${pod.namespace} name=${pod.name} />`,
+      cell: (row) => (row.pods ? html`<${EqualPods} group=${row} open=${open} />` : html`<${PodLink} namespace=${row.namespace} name=${row.name} />`),
     },
     { key: "namespace", title: "Namespace", value: (pod) => pod.namespace },
     { key: "state", title: "State", value: (pod) => pod.state, cell: (pod) => html`<${State} pod=${pod} />` },
@@ -219,6 +226,14 @@ function columnsOf(now) {
     { key: "gang", title: "Gang", value: (pod) => pod.gang?.name ?? "", cell: (pod) => gangText(pod.gang) },
     { key: "message", title: "Why", wide: true, value: (pod) => pod.message, cell: (pod) => html`<${Why} pod=${pod} />` },
   ];
+}
+
+function EqualPods({ group, open }) {
+  const isOpen = addressOf(group) === open;
+  const toggle = () => setQuery({ open: isOpen ? "" : addressOf(group) });
+  return html`<button type="button" class="equal-pods" aria-expanded=${isOpen} onClick=${toggle}>
+    <${Glyph} name=${isOpen ? "down" : "right"} size="10" /> ${group.title} <small>${counted(group.pods.length, "pod")}</small>
+  </button>`;
 }
 
 function gangText(gang) {
