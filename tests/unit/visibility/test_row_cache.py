@@ -28,7 +28,7 @@ from berth_operator.apis.visibility.row_cache import (
 )
 from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
-from berth_operator.core.fleet.dra.store import OwnPools
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
 from tests.objects.builders import device, entry, lease, node, pod, whole

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from berth_api.allocation import mig
 from berth_api.names import GPU
-from berth_operator.core.dra.counters import Counters
-from berth_operator.core.dra.slices import PREVENTING, Device, PoolID
-from berth_operator.core.fleet.dra.matching import NO_MATCH
+from berth_operator.core.claims.objects.slices import PREVENTING, Device, PoolID
+from berth_operator.core.claims.pools.counters import Counters
+from berth_operator.core.fleet.claims.matching import NO_MATCH
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.held_devices import held_devices
 
