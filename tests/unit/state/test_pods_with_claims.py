@@ -18,7 +18,7 @@ from berth_operator.state.watches import claims
 from tests.claims import objects
 from tests.claims.objects import exactly, first_available, request
 from tests.objects import builders
-from tests.objects.builders import GPU, device, entry, every_pod, lease, node, pod
+from tests.objects.builders import GPU, NVIDIA, device, entry, every_pod, lease, node, pod, whole
 from tests.objects.resource_claims import (
     NVIDIA_DRIVER,
     ClaimsInTurns,
@@ -851,6 +851,40 @@ def _hosts() -> World:
         world.cluster.node_cache.put_node(node(name, labels={"host": name}))
     world.put_claim()
     return world
+
+
+WITHHELD: dict[str, Event] = {
+    "a pod holds it by name": lambda world: world.pods.apply(
+        "ADDED", pod("by-name", {NVIDIA: "1"}, on="node", allocated=whole(0))
+    ),
+    "it has failed": lambda world: world.cluster.node_cache.put_device(
+        device("node", entry(0, health=False), entry(1), generation=2)
+    ),
+}
+
+
+@pytest.mark.parametrize("withhold", WITHHELD.values(), ids=WITHHELD)
+def test_a_card_that_claims_do_not_get_takes_nothing_of_the_counters_of_other_cards(withhold: Event) -> None:
+    """All devices of a divided card take more than the card has, and a pool that is exceeded gives nothing."""
+    world = World()
+    counters = {"slices": {"value": "2"}}
+    divided = [
+        listed(
+            f"gpu-{minor}-{name}",
+            {"type": "mig", "parentUUID": f"GPU-{minor}"} if name else {"type": "gpu", "uuid": f"GPU-{minor}"},
+            consumesCounters=[{"counterSet": f"gpu-{minor}", "counters": {"slices": {"value": amount}}}],
+        )
+        for minor in (0, 1)
+        for name, amount in (("", "2"), ("first", "1"), ("second", "1"))
+    ]
+    of_cards = resource_slice(name="counters", count=2, generation=2)
+    sets = [{"name": f"gpu-{minor}", "counters": counters} for minor in (0, 1)]
+    of_cards["spec"] |= {"devices": None, "sharedCounters": sets}
+    for raw in (of_cards, resource_slice(*divided, count=2, generation=2)):
+        world.to.put_slice(raw)
+    withhold(world)
+    of_instances = request(where=f'device.attributes["{NVIDIA_DRIVER}"].type == "mig"')
+    assert places(world, *(of_instances,) * 3) == ["node/gpu-1-first", "node/gpu-1-second", ""]
 
 
 def test_a_device_is_given_when_a_device_of_another_node_gives_back_their_counters() -> None:

@@ -23,7 +23,6 @@ from berth_operator.core.claims.allocation.choices import Choices, prevented
 from berth_operator.core.claims.allocation.plans import Context, RequestPlan
 from berth_operator.core.claims.bounds.errors import AllocationError, NoWorkError
 from berth_operator.core.claims.objects import capacity, extended, features, near_names
-from berth_operator.core.claims.objects.allocated import Allocated
 from berth_operator.core.claims.objects.amounts import ExactQuantity
 from berth_operator.core.claims.objects.capacity import CapacityError
 from berth_operator.core.claims.objects.requests import ALL, EXACT, DeviceClass, Request, ResourceClaim
@@ -187,8 +186,7 @@ class _Node:
         self.devices = supply.on(name, fleet.labels[fleet.rows[name]])
         self.pools = self.devices.pools
         self.held = held_devices(fleet, name, self.devices)
-        of_all = supply.holdings.allocated
-        allocated = Allocated(devices=self.held, shared=of_all.shared, capacity=of_all.capacity)
+        allocated = replace(supply.holdings.allocated, withheld=self.held.withheld)
         self._choices = Choices(1, self.pools, allocated, features.ALL)
         self._context = Context(pools=self.pools, classes=self.classes, features=features.ALL)
 

@@ -10,7 +10,7 @@ runs on the next row. The reason is cached for the row until something changes t
 
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Final
 
@@ -75,8 +75,7 @@ class _Target:
     @property
     def allocated(self) -> Allocated:
         """Return the devices that are not free."""
-        of_all = self.fleet.claims.supply.holdings.allocated
-        return Allocated(devices=self.held, shared=of_all.shared, capacity=of_all.capacity)
+        return replace(self.fleet.claims.supply.holdings.allocated, withheld=self.held.withheld)
 
     def order(self, plan: RequestPlan, devices: Sequence[Device]) -> list[Device]:
         """Return the devices that may be given for a request, in Kubernetes' order."""

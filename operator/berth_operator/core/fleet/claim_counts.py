@@ -355,7 +355,7 @@ def _costs(
     if not compared:
         return 0, 0.0
     fleet.claims.supply.work.spend(len(compared))
-    allocated = replace(fleet.claims.supply.holdings.allocated, devices=held)
+    allocated = replace(fleet.claims.supply.holdings.allocated, withheld=held.withheld)
     stock = Stock(devices.pools, allocated)
     costs = [stock.cost(device, {}) for device in compared if not device.shareable or _fits(kind, device, allocated)]
     left = [cost for cost in costs if cost < math.inf]

@@ -123,7 +123,7 @@ class Choices:
         claims = self._claims_of.get(device, ())
         if plan.request.admin:
             return plan.number in claims
-        if claims or device.id in self._allocated.devices:
+        if claims or self._allocated.exclude(device.id):
             return True
         # A slice may stop offering shares while some are held.
         return self._allocated.is_shared(device.id) and not self.is_shared(device)

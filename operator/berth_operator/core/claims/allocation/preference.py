@@ -50,7 +50,7 @@ class Preference:
         candidates = []
         for device in compared:
             self.looks += 1
-            if device.id in self._allocated.devices or not plan.selects(device):
+            if self._allocated.exclude(device.id) or not plan.selects(device):
                 continue
             held = self._allocated.capacity.get(device.id)
             if device.shareable and not plan.has_capacity(device, () if held is None else (held,)):

@@ -16,10 +16,16 @@ class Allocated:
 
     devices: AbstractSet[DeviceID] = frozenset()
     """Held by one claim alone."""
+    withheld: AbstractSet[DeviceID] = frozenset()
+    """Given to no claim for another reason. They take nothing of the counters that they share with other devices."""
     shared: AbstractSet[DeviceID] = frozenset()
     """Held by shares."""
     capacity: Mapping[DeviceID, Mapping[str, int]] = field(default_factory=dict)
     """What shares hold in sum, in billionths, by the capacity's name in the slice."""
+
+    def exclude(self, device: DeviceID) -> bool:
+        """Return whether no further claim gets any of the device."""
+        return device in self.devices or device in self.withheld
 
     def include(self, device: DeviceID) -> bool:
         """Return whether a claim holds the device, or a share of it."""

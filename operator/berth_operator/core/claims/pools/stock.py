@@ -37,8 +37,8 @@ class _SetStock:
         self._left: Amounts = (
             np.array([counters.left[counter] for counter in of_set.counters], np.float64) / of_set.totals
         )
-        self._free: Mask = np.array([not allocated.include(device.id) for device in of_set.rows], np.bool_)
-        self._free &= not counters.exceeded
+        taken = [allocated.include(device.id) or allocated.exclude(device.id) for device in of_set.rows]
+        self._free: Mask = ~np.array(taken, np.bool_) & (not counters.exceeded)
         self._costs: Amounts | None = None
 
     def cost(self, device: Device) -> float:

@@ -11,16 +11,16 @@ class Held(AbstractSet[DeviceID]):
     """The devices that claims hold in the whole cluster, and the devices withheld on one node."""
 
     def __init__(self, by_claims: AbstractSet[DeviceID], withheld: AbstractSet[DeviceID]) -> None:
-        self._by_claims, self._withheld = by_claims, withheld
+        self._by_claims, self.withheld = by_claims, withheld
 
     def __contains__(self, device: object) -> bool:
-        return device in self._by_claims or device in self._withheld
+        return device in self._by_claims or device in self.withheld
 
     def __iter__(self) -> Iterator[DeviceID]:
-        return iter(self._by_claims | self._withheld)
+        return iter(self._by_claims | self.withheld)
 
     def __len__(self) -> int:
-        return len(self._by_claims | self._withheld)
+        return len(self._by_claims | self.withheld)
 
 
 NOTHING_HELD: Final = Held(frozenset(), frozenset())
