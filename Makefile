@@ -245,7 +245,7 @@ attacks: binaries ## try all attacks by tenants, by stolen tokens and by pods on
 
 .PHONY: hostile-e2e
 hostile-e2e: binaries ## measure memory and binds under waves of hostile objects on a real control plane: NODES=100 PODS=300 HOSTILE=500
-	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),300) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile_memory
+	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),300) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.resources.hostile_memory
 
 ##@ With other projects' controllers
 
@@ -302,11 +302,11 @@ upstream-e2e: node-binaries ## run Kubernetes' e2e tests of scheduling in the sa
 
 .PHONY: upstream-perf
 upstream-perf: binaries ## run upstream's scheduler_perf with Berth, kube-scheduler and a bare client, one to two hours (builds it once): ARGS="--runs 1 --only Basic"
-	@$(BIN)/python -m tests.bench.upstream $(ARGS)
+	@$(BIN)/python -m tests.bench.speed.upstream $(ARGS)
 
 .PHONY: bench-claims
 bench-claims: binaries ## the same for ResourceClaims only: ARGS="--runs 1"
-	@$(BIN)/python -m tests.bench.upstream --claims $(ARGS)
+	@$(BIN)/python -m tests.bench.speed.upstream --claims $(ARGS)
 
 ##@ Random input
 
@@ -323,7 +323,7 @@ fuzz-coverage: setup ## the same for one parser, guided by coverage (installs at
 
 .PHONY: wait-answers
 wait-answers: setup ## compare what the operator says would end a wait with what does, in random clusters: CASES=5000 SEED=0
-	@CASES=$(or $(CASES),5000) SEED=$(or $(SEED),0) $(BIN)/pytest -q -s tests/component/test_wait_answers.py \
+	@CASES=$(or $(CASES),5000) SEED=$(or $(SEED),0) $(BIN)/pytest -q -s tests/component/answers/test_wait_answers.py \
 		tests/unit/core/advice/test_claim_answers.py
 
 .PHONY: sequences
@@ -380,77 +380,77 @@ claims-audit: binaries ## give cards by name and by claim next to kube-scheduler
 
 .PHONY: bench-core
 bench-core: setup ## measure how fast the core decides, without a cluster: NODES=1000 METRICS=0
-	@NODES=$(or $(NODES),1000) $(BIN)/python -m tests.bench.core
+	@NODES=$(or $(NODES),1000) $(BIN)/python -m tests.bench.decisions.core
 
 .PHONY: bench-quality
 bench-quality: setup ## measure how much of all cards gets allocated, against others: ARGS="--seeds 42 --policy ours"
-	@$(BIN)/python -m tests.bench.quality $(ARGS)
+	@$(BIN)/python -m tests.bench.decisions.quality $(ARGS)
 
 .PHONY: bench-living
 bench-living: setup ## the same while pods arrive and end, and who waits: QUICK=1 JOBS=4 ARGS="--seeds 1-5 --load 0.9"
-	@$(BIN)/python -m tests.bench.living --jobs $(or $(JOBS),4) $(if $(QUICK),--quick) $(ARGS)
+	@$(BIN)/python -m tests.bench.decisions.living --jobs $(or $(JOBS),4) $(if $(QUICK),--quick) $(ARGS)
 
 .PHONY: bench-claim-choice
 bench-claim-choice: setup ## compare which devices ResourceClaims get, with the first fit: ARGS="--load 0.8 --seeds 3"
-	@$(BIN)/python -m tests.bench.claim_choice $(ARGS)
+	@$(BIN)/python -m tests.bench.decisions.claim_choice $(ARGS)
 
 .PHONY: bench-throughput
 bench-throughput: binaries ## race kube-scheduler on one cluster: NODES=1000 PODS=4000 REPEAT=1
-	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.throughput
+	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.speed.throughput
 
 .PHONY: bench-extender
 bench-extender: binaries ## race kube-scheduler with the extender, alone, and Berth: NODES=1000 LARGE=5000 PODS=2000 CALLS=400 REPEAT=1
 	@NODES=$(or $(NODES),1000) LARGE=$(or $(LARGE),5000) PODS=$(or $(PODS),2000) CALLS=$(or $(CALLS),400) \
-		REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.extender
+		REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.speed.extender
 
 .PHONY: bench-wake
 bench-wake: setup ## measure how soon what a pod waits for is used: NODES=1000 WAITING=1000 SAMPLES=100 CLASSES=200 EVENTS=50
 	@NODES=$(or $(NODES),1000) WAITING=$(or $(WAITING),1000) SAMPLES=$(or $(SAMPLES),100) \
-		CLASSES=$(or $(CLASSES),200) EVENTS=$(or $(EVENTS),50) $(BIN)/python -m tests.bench.wake
+		CLASSES=$(or $(CLASSES),200) EVENTS=$(or $(EVENTS),50) $(BIN)/python -m tests.bench.speed.wake
 
 .PHONY: bench-churn
 bench-churn: binaries ## count the cost of waiting pods while nodes change, for kube-scheduler too: WAITING=600 SECONDS=40 JOINING=15
 	@NODES=$(or $(NODES),10) WAITING=$(or $(WAITING),600) SECONDS=$(or $(SECONDS),40) JOINING=$(or $(JOINING),15) \
-		$(BIN)/python -m tests.bench.churn
+		$(BIN)/python -m tests.bench.speed.churn
 
 .PHONY: bench-restart
 bench-restart: binaries ## measure how soon a new operator binds its first pod: NODES=1000 PODS=8000 REPEAT=5
-	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),8000) REPEAT=$(or $(REPEAT),5) $(BIN)/python -m tests.bench.restart
+	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),8000) REPEAT=$(or $(REPEAT),5) $(BIN)/python -m tests.bench.speed.restart
 
 .PHONY: bench-memory
 bench-memory: binaries ## measure the operator's memory: NODES=5000 PODS=40000
-	@NODES=$(or $(NODES),5000) PODS=$(or $(PODS),40000) $(BIN)/python -m tests.bench.memory
+	@NODES=$(or $(NODES),5000) PODS=$(or $(PODS),40000) $(BIN)/python -m tests.bench.resources.memory
 
 .PHONY: soak
 soak: binaries ## measure memory and bind latency while all pods are replaced, and fail if one grows: MINUTES=30 NODES=2000 PODS=15000 TURNOVER=2
 	@MINUTES=$(or $(MINUTES),30) NODES=$(or $(NODES),2000) PODS=$(or $(PODS),15000) TURNOVER=$(or $(TURNOVER),2) \
-		WARM_UP=$(or $(WARM_UP),$(or $(PODS),15000)) CHART=$(or $(CHART),.build/soak.png) $(BIN)/python -m tests.bench.soak
+		WARM_UP=$(or $(WARM_UP),$(or $(PODS),15000)) CHART=$(or $(CHART),.build/soak.png) $(BIN)/python -m tests.bench.resources.soak
 
 .PHONY: bench-kubectl
 bench-kubectl: binaries ## measure how long the commands of kubectl berth take: NODES=1000 PODS=8000 WAITING=200 REPEAT=5 VISIBILITY=1
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),8000) WAITING=$(or $(WAITING),200) REPEAT=$(or $(REPEAT),5) \
-		VISIBILITY=$(or $(VISIBILITY),1) $(BIN)/python -m tests.bench.kubectl_berth
+		VISIBILITY=$(or $(VISIBILITY),1) $(BIN)/python -m tests.bench.speed.kubectl_berth
 
 .PHONY: bench-watched
 bench-watched: binaries ## measure what watches of the visibility API cost the scheduler: NODES=1000 PODS=4000 REPEAT=5 WATCHERS=20
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),5) WATCHERS=$(or $(WATCHERS),20) \
-		$(BIN)/python -m tests.bench.watched
+		$(BIN)/python -m tests.bench.speed.watched
 
 .PHONY: bench-failover
 bench-failover: binaries ## measure how soon a standby binds a pod after its leader: NODES=100 PODS=1000 REPEAT=5
-	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),1000) REPEAT=$(or $(REPEAT),5) $(BIN)/python -m tests.bench.failover
+	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),1000) REPEAT=$(or $(REPEAT),5) $(BIN)/python -m tests.bench.speed.failover
 
 .PHONY: bench-election
 bench-election: binaries ## measure how slow an API server may be for a leader to lead: DELAYS="0.5 1 2 4" SECONDS=60 OVERLOAD=30
-	@DELAYS="$(or $(DELAYS),0.5 1 2 4)" SECONDS=$(or $(SECONDS),60) OVERLOAD=$(or $(OVERLOAD),30) $(BIN)/python -m tests.bench.election
+	@DELAYS="$(or $(DELAYS),0.5 1 2 4)" SECONDS=$(or $(SECONDS),60) OVERLOAD=$(or $(OVERLOAD),30) $(BIN)/python -m tests.bench.speed.election
 
 .PHONY: bench-agent
 bench-agent: binaries ## measure what an agent takes while nothing changes: WARM=30 SECONDS=60 SCRAPED=15
-	@WARM=$(or $(WARM),30) SECONDS=$(or $(SECONDS),60) SCRAPED=$(or $(SCRAPED),15) $(BIN)/python -m tests.bench.agent
+	@WARM=$(or $(WARM),30) SECONDS=$(or $(SECONDS),60) SCRAPED=$(or $(SCRAPED),15) $(BIN)/python -m tests.bench.resources.agent
 
 .PHONY: bench-prepare
 bench-prepare: binaries ## measure how soon claims get whole cards from the driver, and lost slices are back: CALLS=800 LOSSES=5
-	@CALLS=$(or $(CALLS),800) LOSSES=$(or $(LOSSES),5) $(BIN)/python -m tests.bench.prepare
+	@CALLS=$(or $(CALLS),800) LOSSES=$(or $(LOSSES),5) $(BIN)/python -m tests.bench.speed.prepare
 
 .PHONY: bench-instances
 bench-instances: node-binaries ## measure how soon containers run with a new MIG instance, a whole card and no device, on a real node (root on Linux): STARTS=100
@@ -458,12 +458,12 @@ bench-instances: node-binaries ## measure how soon containers run with a new MIG
 
 .PHONY: bench-hostile
 bench-hostile: setup ## measure how long hostile objects hold the loop, and the same load without them: NODES=1000 PODS=3000 HOSTILE=500
-	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),3000) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile
+	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),3000) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.speed.hostile
 
 .PHONY: claims-hold
 claims-hold: binaries ## measure whether claims that take long hold up other pods: NODES=300 DEVICES=10 WAITING=70 SLOW=1 SECONDS=60
 	@NODES=$(or $(NODES),300) DEVICES=$(or $(DEVICES),10) WAITING=$(or $(WAITING),70) SLOW=$(or $(SLOW),1) \
-		SECONDS=$(or $(SECONDS),60) $(BIN)/python -m tests.bench.claims_hold
+		SECONDS=$(or $(SECONDS),60) $(BIN)/python -m tests.bench.speed.claims_hold
 
 .PHONY: flows
 flows: setup ## count the functions that a pod, a gang and an explanation run through: ARGS=-v

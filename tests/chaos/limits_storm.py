@@ -22,7 +22,7 @@ import yaml
 from devcluster import Cluster
 from devcluster.additions import fleet, installation
 from tests.bench import figures
-from tests.bench.bulk import Bulk
+from tests.bench.cluster.bulk import Bulk
 from tests.chaos import history
 from tests.chaos.control_plane import ETCD, ControlPlane
 from tests.chaos.history import PODS, STORES_JSON, Recorder, within

@@ -35,7 +35,7 @@ from berth_api.names import CARDS_KEY, DRA_DRIVER, PARTITIONS_KEY
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError
 from tests.bench import figures
-from tests.bench.agent import opened
+from tests.bench.resources.agent import opened
 from tests.chaos import device_auditor
 from tests.chaos.node_faults import NodeFaults
 from tests.chaos.partitions_auditor import CORES, Auditor, Part

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from devcluster import Cluster
-from tests.bench.watcher import Watcher
+from tests.bench.cluster.watcher import Watcher
 from tests.integration.operator.world import ALLOCATED, World
 from tests.nvml.fixture import Gpu, NvmlFixture, a100
 from tests.programs.processes import LEADING, Process

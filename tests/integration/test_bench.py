@@ -10,8 +10,10 @@ from dataclasses import replace
 import pytest
 
 from devcluster import Arena
-from tests.bench import claims_hold, core, throughput, track
-from tests.bench.track import Opener, Track
+from tests.bench.cluster import track
+from tests.bench.cluster.track import Opener, Track
+from tests.bench.decisions import core
+from tests.bench.speed import claims_hold, throughput
 
 Result = Callable[..., dict[str, object]]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from devcluster import Cluster
-from tests.bench import teams_history
-from tests.bench.teams_history import Event, Pod, Workload
+from tests.bench.teams import history as teams_history
+from tests.bench.teams.history import Event, Pod, Workload
 from tests.kueue.team import CARD, Team, spec
 
 NVIDIA = "nvidia.com/gpu"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.core.values.quota_workload import PodSet, QuotaWorkload
-from tests.component.extender_stage import HALF, WHOLE, asking
+from tests.component.extender.extender_stage import HALF, WHOLE, asking
 from tests.component.world import LostError, Raw
 from tests.objects.builders import NVIDIA, pod, pod_group, waiting
 from tests.sequences.site import HOSTNAME, RACK, Site

@@ -8,8 +8,8 @@ from berth_api.objects.leader_lease import LeaderLeaseStatus
 from berth_operator.core.claims.objects import status
 from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.component import claim_server
-from tests.component.extender_stage import Stage
+from tests.component.claims import claim_server
+from tests.component.extender.extender_stage import Stage
 from tests.component.world import EPOCH, NOTHING, Api, Raw, World, now
 from tests.objects.builders import device, entry, node
 from tests.objects.resource_claims import NVIDIA_DRIVER, gpu, resource_slice

@@ -5,7 +5,7 @@ import os
 
 from berth_operator.process import heap
 from devcluster import waiting
-from tests.bench import usage
+from tests.bench.cluster import usage
 
 MIB = 2**20
 PERIOD = 0.05

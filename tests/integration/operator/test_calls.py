@@ -1,6 +1,6 @@
 """The operator sends one call for each bind.
 
-tests/component/test_binding.py and test_reports.py have refused, late and outdated calls.
+tests/component/binding/test_binding.py and test_reports.py have refused, late and outdated calls.
 """
 
 from collections import Counter

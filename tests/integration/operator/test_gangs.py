@@ -1,6 +1,6 @@
 """Gangs on a real control plane: they wait and are bound, and a new leader aborts only what has not formed.
 
-tests/component/test_gangs.py has the rest: gangs that do not fit, members that are refused, fail or are replaced.
+tests/component/gangs/test_gangs.py has the rest: gangs that do not fit, members that are refused, fail or are replaced.
 """
 
 from collections.abc import Iterator

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from berth_api.resources import quantity
-from tests.bench import usage
+from tests.bench.cluster import usage
 from tests.integration.operator.world import World
 from tests.nvml.fixture import NvmlFixture, a100
 from tests.stand_ins.pod_resources import PodResourcesServer

@@ -1,7 +1,7 @@
 """The visibility API through the real aggregator: kubectl, access, the relay of a standby, and a change of leaders.
 
-What it answers about a wait is compared with what ends the wait by `tests/component/test_wait_answers.py`, in random
-clusters; here is one change of each kind of object.
+What it answers about a wait is compared with what ends the wait by `tests/component/answers/test_wait_answers.py`, in
+random clusters; here is one change of each kind of object.
 """
 
 import json

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from berth_operator.core.decision.policy import Policy
-from tests.bench import living_results, stream
-from tests.bench.occupancy import AuditError, Occupancy
-from tests.bench.openb import NODES, Machine, Task
-from tests.bench.simulation import Simulation
-from tests.bench.stream import Arrival, Mix
+from tests.bench.decisions import living_results, stream
+from tests.bench.decisions.occupancy import AuditError, Occupancy
+from tests.bench.decisions.openb import NODES, Machine, Task
+from tests.bench.decisions.simulation import Simulation
+from tests.bench.decisions.stream import Arrival, Mix
 from tests.objects import builders
 
 ROOT = Path(__file__).parents[3]
@@ -81,7 +81,16 @@ def test_the_last_line_is_one_object_and_baselines_are_kept(tmp_path: Path) -> N
     (tmp_path / NODES).write_text(f"sn,cpu_milli,memory_mib,gpu,model\n{nodes}")
     pods = "".join(f"p{number},8000,10,1,{(470, 810, 1000)[number % 3]},,0,0,600\n" for number in range(9))
     (tmp_path / "openb_pod_list_mine.csv").write_text(PODS + pods)
-    command = [sys.executable, "-m", "tests.bench.living", "--quick", "--workload", "mine+times", "--load", "0.8"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.decisions.living",
+        "--quick",
+        "--workload",
+        "mine+times",
+        "--load",
+        "0.8",
+    ]
     command += ["--policy", "ours", "--policy", "bestfit", "--jobs", "1", "--cache", str(tmp_path / "cache")]
     lines = []
     for more in (["--chart", str(tmp_path / "chart.png")], []):

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from berth_api.request.model import ANY_MODEL
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.fleet.fleet import Fleet
-from tests.bench import baselines, openb, quality
-from tests.bench.baselines import Kind
-from tests.bench.openb import Machine, Task, Trace
+from tests.bench.decisions import baselines, openb, quality
+from tests.bench.decisions.baselines import Kind
+from tests.bench.decisions.openb import Machine, Task, Trace
 from tests.objects import builders
 from tests.objects.builders import waiting
 
@@ -162,7 +162,13 @@ def test_the_last_line_is_one_object(tmp_path: Path) -> None:
     (tmp_path / openb.NODES).write_text(f"sn,cpu_milli,memory_mib,gpu,model\n{rows}")
     pods = "".join(f"p{number},8000,10,1,{(470, 810, 1000)[number % 3]},\n" for number in range(40))
     (tmp_path / "openb_pod_list_mine.csv").write_text(PODS + pods)
-    command = [sys.executable, "-m", "tests.bench.quality", "--trace", str(tmp_path / "openb_pod_list_mine.csv")]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.decisions.quality",
+        "--trace",
+        str(tmp_path / "openb_pod_list_mine.csv"),
+    ]
     command += ["--seeds", "42-43", "--policy", "ours", "--policy", "fgd"]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     result = json.loads(ended.stdout.splitlines()[-1])

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.bench import soak_verdict
-from tests.bench.soak_verdict import LATENCY, MEMORY, Sample, Verdict
+from tests.bench.resources import soak_verdict
+from tests.bench.resources.soak_verdict import LATENCY, MEMORY, Sample, Verdict
 
 Line = Callable[[float], float]
 HALF_AN_HOUR = 1800

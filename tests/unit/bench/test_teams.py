@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.bench.teams_history import Event, Held, Pod, Shape, Workload
-from tests.bench.teams_rules import Audit, Fleet, Quota
+from tests.bench.teams.history import Event, Held, Pod, Shape, Workload
+from tests.bench.teams.rules import Audit, Fleet, Quota
 from tests.kueue.audit import Amount
 
 CARD = Amount(100, 80 * 2**30)
