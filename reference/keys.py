@@ -16,9 +16,10 @@ def text() -> str:
         "For administrators and users: every label and annotation of `berth.dev/` that Berth reads or writes, and the "
         "values that it may have. [Names](names.md) says what each means.",
         "Other names and values have no effect. Berth refuses them on its own pods. On Namespaces, the API server "
-        "warns about them (the policy `berth-namespaces`). On Nodes, Namespaces and Devices, [`kubectl berth doctor`]"
-        "(../kubectl.md#doctor) reports them as `WithoutEffect`. On other kinds, such as DeviceClasses, PodGroups and "
-        "Workloads, Berth reads no names of `berth.dev/`.",
+        "warns about them (the policy `berth-namespaces`). On other pods, it warns about keys of pods, Namespaces and "
+        "Nodes in the wrong place (the policy `berth-warnings`). On Nodes, Namespaces, Devices and waiting pods, "
+        "[`kubectl berth doctor`](../kubectl.md#doctor) reports them as `WithoutEffect`. On other kinds, such as "
+        "DeviceClasses, PodGroups and Workloads, Berth reads no names of `berth.dev/`.",
         *(section(kind[0].upper() + kind[1:], *_of_kind(kind)) for kind in kinds),
     )
 

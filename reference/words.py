@@ -29,8 +29,9 @@ _BECOMES: Final = {
     Role.GROUP: f"`{names.POD_GROUP}`",
     Role.MIN_MEMBER: f"`{names.POD_GROUP_MIN_MEMBER}`",
     Role.TASK_GROUP: f"`{names.POD_GROUP}` with the name of the application, from the label `applicationId`, or "
-    "`spark-app-selector`, which Spark sets",
-    Role.TASK_GROUPS: f"`{names.POD_GROUP_MIN_MEMBER}`: the sum of all parts",
+    "`spark-app-selector`, which Spark sets. Spark's driver, and executors without the list of all parts, start alone",
+    Role.TASK_GROUPS: f"`{names.POD_GROUP_MIN_MEMBER}`: the sum of all parts. For Spark's executors, only their own "
+    "part counts",
     Role.GROUP_OBJECT: f"label `{names.POD_GROUP_LABEL}`",
 }
 

@@ -14,6 +14,8 @@ from berth_api.values import spelling
 Place = Literal["label", "annotation"]
 LABEL: Final = "label"
 ANNOTATION: Final = "annotation"
+LONGEST: Final = 63
+"""How much of a value messages show: all of a label's, but an annotation's may be long."""
 PLACES: Final[tuple[Place, ...]] = (LABEL, ANNOTATION)
 NODE: Final = "Node"
 NAMESPACE: Final = "Namespace"
@@ -135,11 +137,11 @@ def wrong(kind: str, place: Place, written: Mapping[str, str]) -> Iterator[Key]:
 def without_effect(kind: str, place: Place, written: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each name of `berth.dev/` that has no effect, or not with its value, and the message about it."""
     for name, meant in unknown(kind, place, written):
-        yield name, f"{place} {name}={written[name]} has no effect: {meant}"
+        yield name, f"{place} {name}={written[name]:.{LONGEST}} has no effect: {meant}"
     for key in wrong(kind, place, written):
         nearest = spelling.closest(written[key.name], key.values, SIMILAR)
         question = f"; did you mean {nearest}?" if nearest else ""
-        yield key.name, f"{place} {key.name}={written[key.name]} has no effect: {key.allowed}{question}"
+        yield key.name, f"{place} {key.name}={written[key.name]:.{LONGEST}} has no effect: {key.allowed}{question}"
 
 
 def _meant(kind: str, name: str) -> str:

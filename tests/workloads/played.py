@@ -3,6 +3,7 @@
 Names, labels and owners are those of the projects' sources in November 2026.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -97,32 +98,51 @@ def _nim_service(service: Manifest) -> Iterator[Manifest]:
     )
 
 
+def _compute_domain(domain: Manifest) -> Iterator[Manifest]:
+    """Yield the template of the claim by which each pod gets a channel between the nodes."""
+    name = domain["spec"]["channel"]["resourceClaimTemplate"]["name"]
+    exactly = {"deviceClassName": "compute-domain-default-channel.nvidia.com"}
+    spec = {"spec": {"devices": {"requests": [{"name": "channel", "exactly": exactly}]}}}
+    yield _owned(domain, "resource.k8s.io/v1", "ResourceClaimTemplate", name, {}, spec=spec)
+
+
 def _dynamo(graph: Manifest) -> Iterator[Manifest]:
-    """Yield what Dynamo's operator and Grove's create: a PodGang of one clique for each service, and its pods."""
+    """Yield what the operators of Dynamo and Grove create: a PodGang of each service's cliques, and their pods."""
     name = graph["metadata"]["name"]
     gang, groups, pods = f"{name}-0", [], []
     for service, body in graph["spec"]["services"].items():
-        clique = f"{gang}-{service.lower()}"
-        cards = body.get("resources", {}).get("limits", {}).get("gpu")
-        container = {"name": "main", "image": body["extraPodSpec"]["mainContainer"]["image"]}
-        container |= {"resources": {"limits": {"nvidia.com/gpu": cards}}} if cards else {}
-        labels = {
-            "app.kubernetes.io/managed-by": "grove-operator",
-            "app.kubernetes.io/part-of": name,
-            "grove.io/podgang": gang,
-            "grove.io/podclique": clique,
-            "grove.io/podcliqueset-replica-index": "0",
-            "nvidia.com/dynamo-graph-deployment-name": name,
-        }
-        own = [
-            _pod(graph, f"{clique}-{index}", {"containers": [container]}, labels) for index in range(body["replicas"])
-        ]
-        references = [{"namespace": graph["metadata"]["namespace"], "name": pod["metadata"]["name"]} for pod in own]
-        groups.append({"name": clique, "podReferences": references, "minReplicas": body["replicas"]})
-        pods += own
+        resources, extra = body.get("resources", {}), body["extraPodSpec"]
+        container = {"name": "main", "image": extra["mainContainer"]["image"]}
+        if cards := resources.get("limits", {}).get("gpu"):
+            container |= {"resources": {"limits": {"nvidia.com/gpu": cards}, "claims": resources.get("claims", [])}}
+        spec = {"containers": [container], "resourceClaims": extra.get("resourceClaims", [])}
+        for clique, replicas in _cliques(gang, service.lower(), body):
+            labels = {
+                "app.kubernetes.io/managed-by": "grove-operator",
+                "app.kubernetes.io/part-of": name,
+                "grove.io/podgang": gang,
+                "grove.io/podclique": clique,
+                "grove.io/podcliqueset-replica-index": "0",
+                "nvidia.com/dynamo-graph-deployment-name": name,
+            }
+            own = [_pod(graph, f"{clique}-{index}", spec, labels) for index in range(replicas)]
+            references = [{"namespace": graph["metadata"]["namespace"], "name": pod["metadata"]["name"]} for pod in own]
+            groups.append({"name": clique, "podReferences": references, "minReplicas": replicas})
+            pods += own
     # Its pods have a scheduling gate until it is there. Here they come after it.
     yield _owned(graph, "scheduler.grove.io/v1alpha1", "PodGang", gang, {}, spec={"podgroups": groups})
     yield from pods
+
+
+def _cliques(gang: str, service: str, body: Manifest) -> Iterator[tuple[str, int]]:
+    """Yield the cliques of a service, and how many pods each has: on several nodes, a leader and its workers."""
+    nodes = body.get("multinode", {}).get("nodeCount", 1)
+    if nodes == 1:
+        yield f"{gang}-{service}", body["replicas"]
+        return
+    for index in range(body["replicas"]):
+        yield f"{gang}-{service}-{index}-{service}-ldr", 1
+        yield f"{gang}-{service}-{index}-{service}-wkr", nodes - 1
 
 
 def _notebook(notebook: Manifest) -> Iterator[Manifest]:
@@ -151,11 +171,19 @@ def _workflow(workflow: Manifest) -> Iterator[Manifest]:
 def _spark_application(application: Manifest) -> Iterator[Manifest]:
     """Yield the driver, and the executors, which the driver creates and owns."""
     name, spec = application["metadata"]["name"], application["spec"]
-    labels = {"sparkoperator.k8s.io/app-name": name, "spark-app-selector": f"spark-{name}", "spark-app-name": name}
-    container = {"name": "spark-kubernetes-driver", "image": spec["image"]}
-    driver = _pod(application, f"{name}-driver", {"containers": [container]}, {**labels, "spark-role": "driver"})
-    yield driver
     executor, gpu = spec["executor"], spec["executor"]["gpu"]
+    labels = {"sparkoperator.k8s.io/app-name": name, "spark-app-selector": f"spark-{name}", "spark-app-name": name}
+    scheduler, of_driver, of_executors = {}, {}, {}
+    if spec.get("batchScheduler") == "yunikorn":
+        labels["queue"], scheduler["schedulerName"] = spec["batchSchedulerOptions"]["queue"], "yunikorn"
+        minimums = {"spark-driver": 1, "spark-executor": executor["instances"]}
+        groups = json.dumps([{"name": group, "minMember": minimum} for group, minimum in minimums.items()])
+        of_driver, of_executors = ({"yunikorn.apache.org/task-group-name": group} for group in minimums)
+        of_driver["yunikorn.apache.org/task-groups"] = groups
+    container = {"name": "spark-kubernetes-driver", "image": spec["image"]}
+    own = {**labels, "spark-role": "driver"}
+    driver = _pod(application, f"{name}-driver", {"containers": [container], **scheduler}, own, **of_driver)
+    yield driver
     container = {
         "name": "spark-kubernetes-executor",
         "image": spec["image"],
@@ -163,7 +191,7 @@ def _spark_application(application: Manifest) -> Iterator[Manifest]:
     }
     for number in range(1, executor["instances"] + 1):
         own = {**labels, "spark-role": "executor", "spark-exec-id": str(number)}
-        yield _pod(driver, f"{name}-a1b2-exec-{number}", {"containers": [container]}, own)
+        yield _pod(driver, f"{name}-a1b2-exec-{number}", {"containers": [container], **scheduler}, own, **of_executors)
 
 
 def _volcano_job(job: Manifest) -> Iterator[Manifest]:
@@ -185,6 +213,7 @@ PLAYED: Final[Mapping[tuple[str, str], Callable[[Manifest], Iterator[Manifest]]]
     ("serving.kserve.io/v1beta1", "InferenceService"): _inference_service,
     ("apps.nvidia.com/v1alpha1", "NIMService"): _nim_service,
     ("nvidia.com/v1alpha1", "DynamoGraphDeployment"): _dynamo,
+    ("resource.nvidia.com/v1beta1", "ComputeDomain"): _compute_domain,
     ("kubeflow.org/v1", "Notebook"): _notebook,
     ("argoproj.io/v1alpha1", "Workflow"): _workflow,
     ("sparkoperator.k8s.io/v1beta2", "SparkApplication"): _spark_application,

@@ -44,6 +44,15 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
         controller="dynamo",
         is_gang=True,
     ),
+    "dynamo-gb200": Workload(
+        cards={
+            "dynamo-gb200-0-frontend-*": (1, 0),
+            "dynamo-gb200-0-prefill-*": (1, 4),
+            "dynamo-gb200-0-decode-*": (2, 4),
+        },
+        controller="dynamo",
+        scheduler=KUBERNETES,
+    ),
     "habana": Workload(cards={"gaudi": (1, 8)}, resource="habana.ai/gaudi", scheduler=KUBERNETES),
     "inferenceservice": Workload(cards={"llama-predictor-*": (1, 1)}, controller="kserve"),
     "intel": Workload(cards={"openvino": (1, 1)}, resource="gpu.intel.com/xe", scheduler=KUBERNETES),
@@ -76,6 +85,11 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
     ),
     "slurm-bridge": Workload(cards={"slurm-bridge-*": (2, 1)}),
     "sparkapplication": Workload(cards={"rapids-driver": (1, 0), "rapids-*-exec-*": (2, 1)}, controller="spark"),
+    "sparkapplication-yunikorn": Workload(
+        cards={"spark-yunikorn-driver": (1, 0), "spark-yunikorn-*-exec-*": (2, 1)},
+        controller="spark",
+        scheduler=YUNIKORN,
+    ),
     "trainjob": Workload(cards={"torch-train-node-*": (4, 1)}, controller="trainer", is_gang=True),
     "triton": Workload(cards={"triton-*": (2, 1)}),
     "volcano-job": Workload(cards={"vcjob-worker-*": (3, 2)}, controller="volcano", scheduler=VOLCANO, is_gang=True),

@@ -17,9 +17,11 @@ NAMES: Final = frozenset(row.word.name for row in TABLE.rows() if row.word.role 
 APPLICATIONS: Final = ("yunikorn.apache.org/app-id", "applicationId", "spark-app-selector")
 """The annotations or labels that name the application whose task groups start together; Spark writes the last one."""
 _APPLICATION: Final = "applicationId"
-DRIVER: Final = ("spark-role", "driver")
-"""The label of a pod that creates the members of the group later, so it cannot wait for them."""
-READS: Final = frozenset({*NAMES, *APPLICATIONS, DRIVER[0]})
+SPARK_ROLE: Final = "spark-role"
+"""The label of Spark's pods. The driver runs before the executors, which it creates, so it cannot wait for them."""
+DRIVER: Final = "driver"
+EXECUTOR: Final = "executor"
+READS: Final = frozenset({*NAMES, *APPLICATIONS, SPARK_ROLE})
 """All annotations and labels that these words are read with."""
 
 BECOMES: Final[Mapping[Role, tuple[WordPlace, str]]] = {
@@ -60,14 +62,24 @@ def replace_all(metadata: Metadata) -> None:
 def _replace_task_groups(metadata: Metadata, words: Mapping[Role, Word]) -> None:
     """Replace the task groups of an application: all of them start together, so their minimums add up.
 
+    YuniKorn holds a place for each member by a placeholder, so a pod can run before it creates the others. A gang of
+    Berth waits until its members exist. So the driver of Spark is no member, and its executors wait only for executors.
+
     Raises:
         RequestError: the group or its minimum cannot be read from this pod.
     """
     own, listed = words.get(Role.TASK_GROUP), words.get(Role.TASK_GROUPS)
-    if own is None or metadata.labels.get(DRIVER[0]) == DRIVER[1]:
+    role = metadata.labels.get(SPARK_ROLE)
+    if own is None or role == DRIVER:
         for word in filter(None, (own, listed)):
             metadata.take(word)
             metadata.notes.append(f"{word.title} has no effect; this pod creates the others, so it starts before them")
+        return
+    if listed is None and role == EXECUTOR:
+        metadata.take(own)
+        metadata.notes.append(
+            f"{own.title} has no effect; only the driver lists the task groups, so this pod waits for no other executor"
+        )
         return
     if listed is None:
         raise RequestError(
@@ -82,7 +94,8 @@ def _replace_task_groups(metadata: Metadata, words: Mapping[Role, Word]) -> None
     if group not in minimums:
         raise RequestError(f"{own.title}: {group!r:.60} is not in {listed.title}")
     metadata.put(*BECOMES[Role.GROUP], application, own)
-    metadata.put(*BECOMES[Role.MIN_MEMBER], str(sum(minimums.values())), listed)
+    minimum = minimums[group] if role == EXECUTOR else sum(minimums.values())
+    metadata.put(*BECOMES[Role.MIN_MEMBER], str(minimum), listed)
 
 
 def _minimums(text: str, word: Word) -> Mapping[str, int]:

@@ -59,7 +59,7 @@ CHECKS: Final = (
     Check(name="OtherDevicePlugin", needs=("devices", "pods"), find=cluster.other_device_plugin),
     Check(name="MissingCapacity", needs=("devices", "nodes"), find=cluster.missing_capacity),
     Check(name="NoMps", needs=("nodes",), find=cluster.no_mps),
-    Check(name="WithoutEffect", needs=tuple(labels.READ), find=labels.without_effect),
+    Check(name="WithoutEffect", needs=labels.READ, find=labels.without_effect),
     Check(name="OtherScheduler", needs=("waiting",), find=waiting.other_scheduler),
     Check(name="NoScheduler", needs=("waiting", "bound"), find=waiting.no_scheduler),
     Check(name="OtherVendor", needs=("waiting",), find=waiting.other_vendor),

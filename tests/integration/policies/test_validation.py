@@ -30,6 +30,8 @@ HINT = names.ALLOCATE_HINT
 TOPOLOGY, TOPOLOGY_POLICY = names.GPU_TOPOLOGY, names.GPU_TOPOLOGY_POLICY
 OF_PODS = metadata.of(metadata.POD, metadata.ANNOTATION)
 READ_BY_BERTH = [name for name, key in OF_PODS.items() if not key.by_berth]
+MEANT = "did you mean the annotation of this name?"
+AS_LABELS = "; ".join(f"label {name} has no effect: {MEANT}" for name in READ_BY_BERTH)
 WRITTEN_BY_BERTH = [names.EPOCH, names.ORIGINAL_RESOURCES, names.WORKLOAD, names.POD_SET]
 DRY: dict[str, str] = {"dryRun": "All"}
 OTHERS_OF_KOORDINATOR = (
@@ -517,6 +519,15 @@ WARNED_BY_POLICY = [
         f"{names.CARDS_KEY} has no effect on a pod: it is a label of Nodes",
         id="the label of a Node as an annotation of a pod",
     ),
+    *(
+        pytest.param(
+            {},
+            {"schedulerName": scheduler, "labels": dict.fromkeys(READ_BY_BERTH, "2")},
+            AS_LABELS,
+            id=f"all annotations of Berth as labels of a pod of {scheduler}",
+        )
+        for scheduler in ("default-scheduler", "volcano")
+    ),
     pytest.param(
         {},
         {"schedulerName": "default-scheduler", "labels": {names.POD_GROUP_LABEL: "a"}},
@@ -580,6 +591,11 @@ def test_what_has_no_effect_is_accepted_with_a_warning(
     for manifest in (pod(arena, by, requests, **fields), template(arena, by, requests, **fields)):
         [text] = warned(arena, manifest)
         assert warning in text
+
+
+def test_annotations_as_labels_of_berths_pods_are_warned_about_without_the_webhook(arena: Arena) -> None:
+    [text] = warned(arena, pod(arena, POLICY, {GPU: "50"}, labels=dict.fromkeys(READ_BY_BERTH, "2")))
+    assert AS_LABELS in text
 
 
 @pytest.mark.parametrize("by", [POLICY, WEBHOOK])

@@ -105,7 +105,7 @@ WAITING = {
     "volcano/tasks": "PodGroup .*/train does not exist",
     "volcano/mode-hami-core": "container main is not limited to its share",
     "yunikorn/gang": "1 of 2|of at least 2|2 members|minimum",
-    "yunikorn/spark-executor": "1 of 3|of at least 3|3 members|minimum",
+    "yunikorn/spark-executor": "1 of 2|of at least 2|2 members|minimum",
     "yunikorn/two-task-groups": "1 of 3|of at least 3|3 members|minimum",
     "volcano/use-uuid": "match the pod's device selector berth.dev/uuid=GPU-1afede84-4e70-2174-49af-f07ebb94d1ae",
 }

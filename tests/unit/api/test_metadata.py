@@ -1,5 +1,6 @@
 """The table of labels and annotations: complete, in agreement with the code, and with an answer to each mistake."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_the_table_has_the_values_that_the_code_reads() -> None:
     assert of_nodes[names.ISOLATION_KEY].values == (isolation.MPS,)
 
 
-def test_the_policy_about_pods_knows_the_keys_of_other_objects() -> None:
+def test_the_policy_about_pods_knows_their_keys_and_those_of_other_objects() -> None:
     own = metadata.of(POD, ANNOTATION).keys() | metadata.of(POD, LABEL).keys()
     rows = [
         f'["{key.name}", "{"an" if key.place == ANNOTATION else "a"} {key.place} of {key.kinds[0]}s"]'
@@ -73,12 +74,17 @@ def test_the_policy_about_pods_knows_the_keys_of_other_objects() -> None:
         if {NODE, NAMESPACE} & {*key.kinds} and not key.by_berth and key.name not in own
     ]
     [policy, _] = yaml.safe_load_all((ROOT / "manifests/base/warnings.yaml").read_text())
-    [misplaced] = [
-        variable["expression"] for variable in policy["spec"]["variables"] if variable["name"] == "misplaced"
+    [misplaced, of_pods] = [
+        variable["expression"]
+        for name in ("misplaced", "ofPods")
+        for variable in policy["spec"]["variables"]
+        if variable["name"] == name
     ]
     [condition] = [each["expression"] for each in policy["spec"]["matchConditions"] if each["name"].startswith("of-")]
     assert sorted(re.findall(r'\["berth.dev/[^]]*\]', misplaced)) == sorted(rows)
-    assert all(row.split(",")[0].strip("[") in condition for row in rows)
+    assert json.loads(of_pods) == [name for name, key in metadata.of(POD, ANNOTATION).items() if not key.by_berth]
+    for known in (*(row.split(",")[0].strip("[") for row in rows), *map(json.dumps, json.loads(of_pods))):
+        assert known in condition
 
 
 @pytest.mark.parametrize(
@@ -104,6 +110,8 @@ def test_the_policy_about_pods_knows_the_keys_of_other_objects() -> None:
         ),
         (NAMESPACE, ANNOTATION, "controller-gangs=no", "allowed are true, false"),
         (NAMESPACE, LABEL, "movable=true", "did you mean the annotation of this name?"),
+        (POD, LABEL, "gpu-model=A100", "did you mean the annotation of this name?"),
+        (POD, ANNOTATION, "routing=devices", "it is a label of Namespaces"),
         (DEVICE, ANNOTATION, "cordoned-device=0", "did you mean cordoned-devices?"),
         (DEVICE, LABEL, "isolation=mps", "it is a label of Nodes, a label of Namespaces, an annotation of Pods"),
     ],
@@ -113,6 +121,11 @@ def test_what_has_no_effect_is_answered(kind: str, place: Place, text: str, mess
     assert list(metadata.without_effect(kind, place, {name: value})) == [
         (name, f"{place} berth.dev/{text} has no effect: {message}")
     ]
+
+
+def test_a_long_value_is_cut() -> None:
+    [(_, message)] = metadata.without_effect(POD, ANNOTATION, {"berth.dev/routing": "x" * 1000})
+    assert message == f"annotation berth.dev/routing={'x' * 63} has no effect: it is a label of Namespaces"
 
 
 def test_what_has_an_effect_is_not_answered() -> None:

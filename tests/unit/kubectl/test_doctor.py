@@ -176,6 +176,12 @@ def left(scheduler: str, created: str = LONG_AGO, **annotations: str) -> Raw:
     return {"metadata": metadata, "spec": {"schedulerName": scheduler, "containers": [{"name": "c"}]}}
 
 
+def marked(scheduler: str, **labels: str) -> Raw:
+    """Return a pod with labels that its scheduler has tried."""
+    pod = tried(left(scheduler))
+    return {**pod, "metadata": {**pod["metadata"], "labels": labels}}
+
+
 OF_AMD = "1 node(s) have GPUs of AMD, which pods request by amd.com/gpu"
 
 
@@ -757,6 +763,18 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "WithoutEffect",
             "device/n",
             "annotation berth.dev/cordoned-device=0 has no effect: did you mean cordoned-devices?",
+        ),
+        (
+            put("waiting", tried(left("default-scheduler", **{"berth.dev/routing": "devices"}))),
+            "WithoutEffect",
+            "pod/ns/p",
+            "annotation berth.dev/routing=devices has no effect: it is a label of Namespaces",
+        ),
+        (
+            put("waiting", *[marked("volcano", **{"berth.dev/gpu-model": "A100"})] * 3),
+            "WithoutEffect",
+            "pod/ns/p",
+            "label berth.dev/gpu-model=A100 has no effect: did you mean the annotation of this name? (and 2 more",
         ),
         (
             misspelt_label,
