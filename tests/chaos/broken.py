@@ -45,9 +45,9 @@ OVERBOOKED: Final = frozenset({FindingKind.OVERBOOKED})
 EDITS: Final[Mapping[str, Edit]] = {
     "assume off": Edit(
         file=Path("operator/berth_operator/state/cache/placements.py"),
-        before="        self._fleet.charge(charge)\n        self._claims",
+        before="        self._fleet.charge(charge)\n        self._claim_tracker",
         # Without cards: they are charged only when the watch shows the pod.
-        after="        self._fleet.charge(replace(charge, grants=()))\n        self._claims",
+        after="        self._fleet.charge(replace(charge, grants=()))\n        self._claim_tracker",
         kinds=("answers_delayed", "health_flipped"),
         shows_as=OVERBOOKED,
     ),

@@ -185,7 +185,7 @@ class World:
 
     def pod(self, name: str, *claims: str, **fields: Any) -> None:
         volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
-        self.cluster.put_pending(pod(name, volume_binder=volumes, **fields))
+        self.cluster.put_pending(pod(name, volumes=volumes, **fields))
 
     def path(self, claim: str) -> str:
         return f"/api/v1/namespaces/ns/persistentvolumeclaims/{claim}"
