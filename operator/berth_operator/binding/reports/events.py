@@ -120,6 +120,12 @@ class Event:
         }
 
 
+def drop(event: Event, error: Exception | None) -> None:
+    """Record that an Event is not sent again: another try would not help, or delay others."""
+    counters.REPORTS_LOST.labels("event").inc()
+    log.warning("event dropped", reason=event.reason, of=event.subject.name, error=str(error))
+
+
 class EventQueue:
     """Sends Events, the oldest first, and lets binds go first."""
 
@@ -167,5 +173,4 @@ class EventQueue:
                     break
             else:
                 return
-        counters.REPORTS_LOST.labels("event").inc()
-        log.error("event dropped", reason=event.reason, of=event.subject.name, error=str(error))
+        drop(event, error)

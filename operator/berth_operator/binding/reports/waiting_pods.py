@@ -33,12 +33,11 @@ import structlog
 from berth_client import times
 from berth_client.errors import ApiError, CallError, refuser_of
 from berth_client.refusals import is_for_good
-from berth_operator.binding.reports.events import Event, EventApi, Subject, event_name, microtime
+from berth_operator.binding.reports.events import Event, EventApi, Subject, drop, event_name, microtime
 from berth_operator.binding.reports.in_flight_binds import InFlightBinds
 from berth_operator.clients.bucket import Bucket
 from berth_operator.core.decision.messages import UNSCHEDULABLE
 from berth_operator.core.values.request import PendingPod
-from berth_operator.metrics import counters
 
 RATE: Final = 250.0
 """Reports a second, of one status and one Event each; also the largest burst."""
@@ -462,8 +461,7 @@ class WaitingPods:
                         count = 1  # an answer was lost, and the Event exists as it was first sent
                     elif error.is_refused and not error.is_missing:
                         # By a quota or a policy. Another try would delay the pod's next status.
-                        counters.REPORTS_LOST.labels("event").inc()
-                        log.warning("event dropped", reason=event.reason, of=event.subject.name, error=str(error))
+                        drop(event, error)
                     else:
                         raise
             series.recorded = count

@@ -26,6 +26,7 @@ from berth_api.words import KUBERNETES_GROUPS
 from berth_client import times
 from berth_client.errors import CallError
 from berth_client.refusals import is_for_good
+from berth_operator.binding.reports.events import drop
 from berth_operator.clients.bucket import Bucket
 from berth_operator.controllers.reconcile import (
     exceeding,
@@ -305,9 +306,8 @@ class Writer:
                 await self._send("event", create)
             except CallError as error:
                 if error.status == HTTPStatus.FORBIDDEN or is_for_good(error):
-                    # Its namespace is being deleted, or a policy refuses it: another try would delay the others.
-                    counters.REPORTS_LOST.labels("event").inc()
-                    log.warning("event dropped", reason=event.reason, of=event.subject.name, error=str(error))
+                    # Its namespace is being deleted, or a policy refuses it.
+                    drop(event, error)
                 # It exists, or its namespace is gone.
                 elif error.status not in (HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
                     raise
