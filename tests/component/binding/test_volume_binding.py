@@ -449,7 +449,7 @@ async def test_a_bound_pod_keeps_what_it_holds_and_nothing_that_it_was_promised(
     world.pod("p", "claim")
     await asyncio.sleep(5)
     volumes = [{"name": "claim", "persistentVolumeClaim": {"claimName": "claim"}}]
-    world.cluster.put_bound(pod("p", volume_binder=volumes, on="node"))
+    world.cluster.put_bound(pod("p", volumes=volumes, on="node"))
     charge = world.cluster.fleet.charges["uid-p"]
     assert (bool(charge.mounts), bool(charge.volumes)) == (True, False)
 
