@@ -18,7 +18,7 @@ def text() -> str:
         "Other names and values have no effect. Berth refuses them on its own pods. On Namespaces, the API server "
         "warns about them (the policy `berth-namespaces`). On other pods, it warns about keys of pods, Namespaces and "
         "Nodes in the wrong place (the policy `berth-warnings`). On Nodes, Namespaces, Devices and waiting pods, "
-        "[`kubectl berth doctor`](../kubectl.md#doctor) reports them as `WithoutEffect`. On other kinds, such as "
+        "[`kubectl berth doctor`](../doctor.md) reports them as `WithoutEffect`. On other kinds, such as "
         "DeviceClasses, PodGroups and Workloads, Berth reads no names of `berth.dev/`.",
         *(section(kind[0].upper() + kind[1:], *_of_kind(kind)) for kind in kinds),
     )
