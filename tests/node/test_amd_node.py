@@ -144,7 +144,7 @@ def test_the_cards_that_amds_plugin_gave_are_charged(arena: Arena, node: RealNod
         addresses = stage.held()["three", "main", CARDS]
         given = {minor for minor, place in enumerate(MI210) if place.address in addresses}
         stage.wait(lambda: set(stage.free()) == set(range(len(MI210))) - given, what="these cards to be charged")
-        [held] = stage.device()["status"]["held"]
+        [held] = stage.wait(lambda: stage.device()["status"].get("held"), what="what kubelet gave to be shown")
         assert {device["id"] for device in held["devices"]} == {f"GPU-{MI210[minor].unique_id}" for minor in given}
         stage.remove("three")
 

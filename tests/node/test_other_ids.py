@@ -25,7 +25,7 @@ def test_a_card_that_googles_plugin_gave_is_charged(arena: Arena, node: RealNode
         [given] = give_one(stage)
         others = [minor for minor in range(CARDS) if minor != ids.index(given)]
         stage.wait(lambda: stage.free() == others, what="the card to be charged")
-        [held] = stage.device()["status"]["held"]
+        [held] = stage.wait(lambda: stage.device()["status"].get("held"), what="what kubelet gave to be shown")
         assert [device["id"] for device in held["devices"]] == [stage.machine.gpus[ids.index(given)].uuid]
         assert not matched(stage)
         check_shares(stage, expected=set(others))

@@ -133,7 +133,7 @@ def test_a_binding_that_a_policy_refuses_is_seen_everywhere_until_it_is_accepted
         [line] = series(port)
         labels = f'code="422",refuser="{policy}",resource="pods/binding",scope="namespaced",verb="create"'
         assert line == f"berth_refused_writes{{{labels}}} 1.0"
-        [event] = world.events("p", "FailedBinding")
+        [event] = world.wait(lambda: world.events("p", "FailedBinding"), what="the Event")
         assert MESSAGE in event["message"]
     world.bound("p", deadline=words.PROMPT + 60)
     world.wait(lambda: not refused_writes(world), what="the end of the record")
@@ -150,7 +150,8 @@ def test_a_binding_that_a_webhook_refuses_as_if_the_pod_were_gone_is_reported(wo
         in_force(world, "POST", f"{pods(world)}/none/binding", BINDING)
         world.pod("p", HALF)
         world.wait(lambda: MESSAGE in world.message("p"), what="the refusal")
-        assert MESSAGE in world.events("p", "FailedBinding")[0]["message"]
+        [event] = world.wait(lambda: world.events("p", "FailedBinding"), what="the Event")
+        assert MESSAGE in event["message"]
         [refused] = world.wait(lambda: refused_writes(world), what="the record")
         assert (refused["code"], refused["refuser"]) == (HTTPStatus.NOT_FOUND, "webhook/others.example.com")
     world.bound("p", deadline=words.PROMPT + 60)
