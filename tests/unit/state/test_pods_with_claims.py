@@ -887,6 +887,24 @@ def test_a_card_that_claims_do_not_get_takes_nothing_of_the_counters_of_other_ca
     assert places(world, *(of_instances,) * 3) == ["node/gpu-1-first", "node/gpu-1-second", ""]
 
 
+def test_parts_that_do_not_name_their_card_are_not_given_while_a_pod_holds_it_by_name() -> None:
+    """A driver that is not known may name the card of the whole device alone; the counters say what excludes what."""
+    driver = "gpu.example.com"
+    world = World(own=OwnPools(drivers=frozenset({driver})))
+    card = entry(0, topology={"nodeID": 0, "socketID": 0, "pcieID": "p", "busID": "0000:3b:00.0"})
+    world.cluster.node_cache.put_device(device("node", card, entry(1), generation=2))
+    address = {"resource.kubernetes.io/pciBusID": "0000:3b:00.0"}
+    used = [{"counterSet": "card", "counters": {"slices": {"value": "2"}}}]
+    devices = [listed(name, address if name == "whole" else {}, consumesCounters=used) for name in ("whole", "part")]
+    counters = resource_slice(name="counters", driver=driver, count=2)
+    sets = [{"name": "card", "counters": {"slices": {"value": "2"}}}]
+    counters["spec"] |= {"devices": None, "sharedCounters": sets}
+    for raw in (counters, resource_slice(*devices, driver=driver, count=2)):
+        world.to.put_slice(raw)
+    world.pods.apply("ADDED", pod("by-name", {NVIDIA: "1"}, on="node", allocated=whole(0)))
+    assert places(world, request(where='device.driver == "gpu.example.com"')) == [""]
+
+
 def test_a_device_is_given_when_a_device_of_another_node_gives_back_their_counters() -> None:
     world = _hosts()
     counters = {"x": {"value": "1"}}

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 from berth_api.allocation import mig
 from berth_api.names import GPU
@@ -26,7 +27,8 @@ def possible_instances(fleet: Fleet, node: str) -> Mapping[int, Mapping[str, int
             listed[device.pool][minors[0], str(attribute.value)].append(device)
     if not listed:
         return {}
-    held, allocated = held_devices(fleet, node, devices), supply.holdings.allocated
+    held = held_devices(fleet, node, devices)
+    allocated = replace(supply.holdings.allocated, withheld=held.withheld)
     counts: dict[int, dict[str, int]] = defaultdict(dict)
     for pool, groups in listed.items():
         counters = Counters.of(devices.pools.by_id[pool], allocated)

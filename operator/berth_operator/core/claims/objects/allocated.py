@@ -17,7 +17,7 @@ class Allocated:
     devices: AbstractSet[DeviceID] = frozenset()
     """Held by one claim alone."""
     withheld: AbstractSet[DeviceID] = frozenset()
-    """Given to no claim for another reason. They take nothing of the counters that they share with other devices."""
+    """Given to no claim for another reason. What they share by counters is not given either: it may be of one card."""
     shared: AbstractSet[DeviceID] = frozenset()
     """Held by shares."""
     capacity: Mapping[DeviceID, Mapping[str, int]] = field(default_factory=dict)

@@ -17,14 +17,21 @@ class Counters:
 
     @classmethod
     def of(cls, pool: Pool, allocated: Allocated) -> "Counters":
-        """Return what allocated claims leave of a pool's counters."""
-        left = dict(pool.counters)
+        """Return what allocated claims and withheld devices leave of a pool's counters.
+
+        Together, the withheld devices of a card would take more than there is. They use up their counters, but exceed
+        none.
+        """
+        left, withheld = dict(pool.counters), set[CounterID]()
         for devices in (pool.devices, pool.elsewhere):
             for device in devices:
                 if device.consumes and allocated.include(device.id):
                     for counter, amount in device.consumes:
                         left[counter] -= amount
-        return cls(left, exceeded=any(amount < 0 for amount in left.values()))
+                elif device.consumes and device.id in allocated.withheld:
+                    withheld.update(counter for counter, amount in device.consumes if amount)
+        exceeded = any(amount < 0 for amount in left.values())
+        return cls(left | {counter: min(left[counter], 0) for counter in withheld}, exceeded=exceeded)
 
     def reserve(self, device: Device) -> bool:
         """Reserve the counters that a device consumes; return whether there are enough. If not, reserve nothing."""
