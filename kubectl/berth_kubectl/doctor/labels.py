@@ -1,5 +1,6 @@
 """Check of labels and annotations of `berth.dev/` that have no effect."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -11,6 +12,8 @@ CHECK: Final = "WithoutEffect"
 OF_CLUSTER: Final = {"nodes": metadata.NODE, "namespaces": metadata.NAMESPACE, "devices": metadata.DEVICE}
 """List of objects -> their kind."""
 READ: Final = (*OF_CLUSTER, "waiting")
+MAX_MISTAKES: Final = 4
+"""Mistakes of the pods of a namespace that are reported at once: a tenant may write any number of them."""
 
 
 def without_effect(facts: Facts) -> Iterator[Finding]:
@@ -36,19 +39,20 @@ def without_effect(facts: Facts) -> Iterator[Finding]:
 
 def _of_pods(pods: Sequence[Object]) -> Iterator[Finding]:
     """Yield a finding for each namespace and message: the pods of one template have the same mistake."""
-    same: dict[tuple[str, str], list[str]] = {}
+    same: dict[str, dict[str, list[str]]] = {}
     for pod in pods:
         namespace, pod_name = key_of(pod)
         for _, _, message in _messages(metadata.POD, pod):
-            same.setdefault((namespace, message), []).append(pod_name)
-    for (namespace, message), (first, *others) in same.items():
-        more = f" (and {len(others)} more waiting pod(s))" if others else ""
-        yield Finding(
-            check=CHECK,
-            object=f"pod/{namespace}/{first}",
-            message=f"{message}{more}",
-            fix=f"kubectl get pod -n {namespace} {first} -o yaml   # correct it in the template of the pod's owner",
-        )
+            same.setdefault(namespace, {}).setdefault(message, []).append(pod_name)
+    for namespace, by_message in same.items():
+        for message, (first, *others) in itertools.islice(by_message.items(), MAX_MISTAKES):
+            more = f" (and {len(others)} more waiting pod(s))" if others else ""
+            yield Finding(
+                check=CHECK,
+                object=f"pod/{namespace}/{first}",
+                message=f"{message}{more}",
+                fix=f"kubectl get pod -n {namespace} {first} -o yaml   # correct it in the template of the pod's owner",
+            )
 
 
 def _messages(kind: str, obj: Object) -> Iterator[tuple[metadata.Place, str, str]]:

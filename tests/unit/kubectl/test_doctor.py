@@ -14,7 +14,7 @@ import pytest
 from berth_api import names
 from berth_api.objects import device_text
 from berth_kubectl.commands import doctor
-from berth_kubectl.doctor import cluster
+from berth_kubectl.doctor import cluster, labels
 from berth_kubectl.doctor.checks import CHECKS, Diagnosis, diagnose
 from berth_kubectl.doctor.facts import Facts, Finding, Installation
 from berth_kubectl.doctor.gathering import gather
@@ -1107,6 +1107,11 @@ def test_a_reset_of_a_card_of_amd_is_not_nvidias() -> None:
 def test_what_to_do_about_a_condition_follows_from_who_can_end_it(kind: str, reason: str, fix: str) -> None:
     (finding,) = changed(reported(kind, reason=reason)).findings
     assert finding.fix.startswith(fix)
+
+
+def test_mistakes_of_one_namespace_do_not_fill_the_report() -> None:
+    pods = [tried(left("default-scheduler", **{f"berth.dev/{number}": "x"})) for number in range(99)]
+    assert len(changed(put("waiting", *pods)).findings) == labels.MAX_MISTAKES
 
 
 def test_cards_that_a_driver_lists_are_one_finding_for_all_nodes() -> None:
